@@ -9,6 +9,7 @@ use crate::files::read;
 use crate::fleet::FleetSettings;
 use crate::lists::ListFiles;
 use crate::local::LocalSettings;
+use crate::mint::RunAuthority;
 use crate::model::{
     Action, CertificateSource, Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener,
     LogSettings, Tickets,
@@ -41,6 +42,8 @@ pub struct Config {
     pub tickets: Tickets,
     /// The local certificate authority.
     pub local: LocalSettings,
+    /// In a sandbox: the authority by which rules without one mint.
+    pub run_authority: Option<RunAuthority>,
     /// Where the edge answers questions about itself.
     pub admin: Option<AdminSettings>,
     /// Which requests are traced, and who takes the spans.

@@ -18,6 +18,8 @@ use crate::reader::{Place, Text};
 pub enum Depth {
     /// Only that they are there: `serve` reads them next, and `explain` does not need them.
     Files,
+    /// As `Files`, for the run of a sandbox: its rules mint by [`crate::RunAuthority`].
+    Run,
     /// Certificates are read, and compared with their keys and with the names of their rules.
     Full,
 }
@@ -56,6 +58,11 @@ struct Fault {
 }
 
 impl Files {
+    /// True if rules mint by the authority of a run.
+    pub(super) fn is_of_run(&self) -> bool {
+        self.depth == Depth::Run
+    }
+
     pub(super) fn new(
         folder: &Path,
         depth: Depth,
@@ -94,7 +101,7 @@ impl Files {
             Some(_) => self.check_private(key.at, &files.key, "key"),
             None => None,
         };
-        if self.depth == Depth::Files || certificate_mode.is_none() || key_mode.is_none() {
+        if self.depth != Depth::Full || certificate_mode.is_none() || key_mode.is_none() {
             return self.is_absent(&files.certificate) && self.is_absent(&files.key);
         }
         let loaded = self.pairs.entry(files.clone()).or_insert_with(|| {
@@ -123,7 +130,7 @@ impl Files {
         let is_there = self.check_present(certificate.at, &files.certificate).is_some();
         let Some(mode) = self.check_present(key.at, &files.key) else { return };
         key.at.keep(certificate::check_key_mode(&files.key, mode));
-        if self.depth == Depth::Files || !is_there {
+        if self.depth != Depth::Full || !is_there {
             return;
         }
         match certificate::load(&files) {

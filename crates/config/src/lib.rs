@@ -48,6 +48,7 @@ pub use listen_address::{ListenAddress, is_loopback_host};
 pub use lists::{ListFile, ListFiles, ListKind, RenewedList};
 pub use load::{Loaded, load, load_next, parse};
 pub use local::{LocalSettings, Permitted, is_loopback_name};
+pub use mint::RunAuthority;
 pub use model::{
     Access, Action, Balance, CONNECTIONS_MAX, CertificateSource, Compression, CompressionMode,
     DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX, Host, HostPort, HttpAddress,
@@ -56,7 +57,7 @@ pub use model::{
     Tickets, TlsUpstream, UpstreamCheck, UpstreamFiles, UpstreamHttp2, UpstreamTls, Version,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
-pub use sandbox::{SandboxProfile, sandbox_profile};
+pub use sandbox::{SandboxAction, SandboxProfile, SandboxRule, sandbox_profile};
 pub use trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};
 pub use upstreams::{UPSTREAM_WAIT_MAX, UPSTREAMS_MAX};
 pub use values::tls_version_code;

@@ -111,6 +111,7 @@ fn check(
         dns: settings::dns(&document),
         evidence: settings::evidence(&document, &mut files),
         local,
+        run_authority: None,
         acme,
         admin: admin::read(&document, &mut files),
         trace: trace::read(&document, &mut files),

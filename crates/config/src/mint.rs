@@ -4,6 +4,8 @@
 use std::net::SocketAddr;
 
 use ipnet::{Ipv4Net, Ipv6Net};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use zeroize::Zeroizing;
 
 use crate::files::Files;
 use crate::matchers;
@@ -12,6 +14,17 @@ use crate::model::{
     Terminate, TerminateUpstream, UpstreamHttp2, UpstreamTls,
 };
 use crate::reader::Section;
+
+/// The authority of a sandbox's run, by which its rules mint. It is in memory only.
+#[derive(Debug)]
+pub struct RunAuthority {
+    /// The certificate.
+    pub certificate: CertificateDer<'static>,
+    /// The same as PEM.
+    pub pem: String,
+    /// The key.
+    pub key: Zeroizing<PrivateKeyDer<'static>>,
+}
 
 /// The value of a rule's `certificate` that has origins' certificates signed anew.
 pub(super) const MINT: &str = "mint";
@@ -62,7 +75,7 @@ pub(super) fn check_rule<'t>(
         terminate.compression.mode = CompressionMode::Off;
     }
     for key in MINT_KEYS {
-        if section.value(key).is_none() {
+        if section.value(key).is_none() && !files.is_of_run() {
             let message = format!(
                 "a rule that mints needs `mint_ca` and `mint_key`, the certificate and the key of \
                  an authority that its clients trust; `{key}` is missing"

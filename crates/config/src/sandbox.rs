@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use eyelet_policy::NamePattern;
 use ipnet::IpNet;
 use toml::de::DeValue;
 
 use crate::diagnostic::Diagnostic;
 use crate::files::read;
+use crate::mint::MINT;
 use crate::model::Dns;
 use crate::reader::{Report, Section};
 use crate::{matchers, settings};
@@ -20,14 +22,41 @@ pub struct SandboxProfile {
     pub allow_files: Vec<PathBuf>,
     /// Networks of private addresses to which names may lead.
     pub allow_private: Vec<IpNet>,
+    /// Rules for what is on the lists, in their order.
+    pub rules: Vec<SandboxRule>,
     /// True if no name is refused.
     pub dry_run: bool,
     /// Who resolves names.
     pub dns: Dns,
 }
 
+/// A rule of a profile: how the names are served that it has and the lists have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SandboxRule {
+    /// The name of the rule.
+    pub name: String,
+    /// Names, and `*.` before those whose names below are meant. Empty: all on the lists.
+    pub sni: Vec<String>,
+    /// What is done.
+    pub action: SandboxAction,
+}
+
+/// What is done with TLS to a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SandboxAction {
+    /// Its bytes pass untouched.
+    Splice,
+    /// It ends here, by a certificate that the run's own authority signs.
+    Mint {
+        /// Who may sign the origin's certificate, in place of the system's roots.
+        upstream_ca: Option<PathBuf>,
+    },
+}
+
 const TITLE: &str = "[sandbox.NAME]";
-const PROFILE_KEYS: [&str; 4] = ["allow", "allow_file", "allow_private", "dry_run"];
+const PROFILE_KEYS: [&str; 5] = ["allow", "allow_file", "allow_private", "dry_run", "rule"];
+const RULE_TITLE: &str = "[[sandbox.NAME.rule]]";
+const RULE_KEYS: [&str; 5] = ["action", "certificate", "name", "sni", "upstream_ca"];
 
 /// Reads a profile of a file. The file may be that of an edge, whose other parts mean nothing here,
 /// but for its resolvers.
@@ -80,12 +109,56 @@ pub(super) fn profiles<'t>(
             allow: texts("allow").map(|entry| entry.text.to_owned()).collect(),
             allow_files: texts("allow_file").map(|file| folder.join(file.text)).collect(),
             allow_private: matchers::nets(&section, "allow_private"),
+            rules: rules(&section, folder),
             dry_run: section.flag("dry_run").unwrap_or(false),
             dns: Dns::default(),
         };
         found.push((name, profile));
     }
     found
+}
+
+fn rules(profile: &Section<'_>, folder: &Path) -> Vec<SandboxRule> {
+    let sections = profile.sections("rule", RULE_TITLE);
+    let rules = (1..).zip(&sections).filter_map(|(number, section)| {
+        section.check_keys(&RULE_KEYS);
+        let name = match section.text("name") {
+            Some(name) => name.text.to_owned(),
+            None => format!("rule {number}"),
+        };
+        let sni = section.texts("sni").unwrap_or_default().into_iter();
+        let sni = sni.filter_map(|name| name.parse(pattern)).collect();
+        Some(SandboxRule { name, sni, action: rule_action(section, folder)? })
+    });
+    rules.collect()
+}
+
+/// A name, or names below one, as a rule writes them.
+fn pattern(text: &str) -> Result<String, String> {
+    match text.parse::<NamePattern>() {
+        Ok(NamePattern::Absent) | Err(_) => {
+            Err(format!("\"{text}\" is no name; expected \"a.example\" or \"*.a.example\""))
+        }
+        Ok(pattern) => Ok(pattern.to_string()),
+    }
+}
+
+fn rule_action(section: &Section<'_>, folder: &Path) -> Option<SandboxAction> {
+    section.required("action", "a rule needs an `action`: \"splice\" or \"terminate\"")?;
+    let words = [("splice", false), ("terminate", true)];
+    if section.word("action", " is no action of a sandbox's rule;", &words)? {
+        let without = "a sandbox ends TLS by its own authority; expected `certificate = \"mint\"`";
+        let certificate = section.required("certificate", without)?;
+        if certificate.text != MINT {
+            certificate.at.error(without);
+        }
+        let upstream_ca = section.text("upstream_ca").map(|file| folder.join(file.text));
+        return Some(SandboxAction::Mint { upstream_ca });
+    }
+    for (key, at) in section.present(&["certificate", "upstream_ca"]) {
+        at.error(format!("`{key}` is for `action = \"terminate\"` only"));
+    }
+    Some(SandboxAction::Splice)
 }
 
 #[cfg(test)]
@@ -109,6 +182,34 @@ mod tests {
         assert!(sandbox_profile(&file, "test").unwrap().dry_run);
         let missing = sandbox_profile(&file, "other").unwrap_err()[0].to_string();
         assert!(missing.contains("no profile [sandbox.other] here; the file has: build, test"));
+        let rules = "[sandbox.build]\nallow = \".a.example\"\n[[sandbox.build.rule]]\n\
+            sni = [\"b.A.example\", \"*.c.a.example\"]\naction = \"splice\"\n\
+            [[sandbox.build.rule]]\nname = \"opened\"\naction = \"terminate\"\n\
+            certificate = \"mint\"\n\
+            upstream_ca = \"ca.pem\"\n";
+        std::fs::write(&file, rules).unwrap();
+        let [first, second] =
+            <[_; 2]>::try_from(sandbox_profile(&file, "build").unwrap().rules).unwrap();
+        assert_eq!(first.sni, ["b.a.example", "*.c.a.example"]);
+        assert_eq!((&*first.name, first.action), ("rule 1", SandboxAction::Splice));
+        let upstream_ca = Some(folder.path().join("ca.pem"));
+        assert_eq!(second.action, SandboxAction::Mint { upstream_ca });
+        for (rule, expected) in [
+            ("action = \"refuse\"", "expected \"splice\" or \"terminate\""),
+            ("action = \"terminate\"", "expected `certificate = \"mint\"`"),
+            (
+                "action = \"terminate\"\ncertificate = \"a.pem\"",
+                "expected `certificate = \"mint\"`",
+            ),
+            ("action = \"splice\"\ncertificate = \"mint\"", "is for `action = \"terminate\"` only"),
+            ("action = \"splice\"\nsni = \".a.example\"", "is no name; expected"),
+            ("sni = \"a.example\"", "a rule needs an `action`"),
+        ] {
+            let text = format!("[sandbox.build]\n[[sandbox.build.rule]]\n{rule}\n");
+            std::fs::write(&file, text).unwrap();
+            let mistake = sandbox_profile(&file, "build").unwrap_err()[0].to_string();
+            assert!(mistake.contains(expected), "{rule}: {mistake}");
+        }
         std::fs::write(&file, "[sandbox.build]\nalow = \"a.example\"\n").unwrap();
         let mistake = sandbox_profile(&file, "build").unwrap_err()[0].to_string();
         assert!(mistake.contains("did you mean `allow`?"), "{mistake}");

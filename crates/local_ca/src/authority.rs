@@ -182,7 +182,7 @@ fn make(permitted: &Permitted) -> Result<Zeroizing<String>, LocalCaError> {
     Ok(Zeroizing::new([key.as_str(), &certificate.pem()].concat()))
 }
 
-fn id(key: &KeyPair) -> String {
+pub(crate) fn id(key: &KeyPair) -> String {
     hex(digest(&SHA256, key.public_key_raw()).as_ref().get(..ID_BYTES).unwrap_or_default())
 }
 
@@ -195,7 +195,7 @@ fn constraints(permitted: &Permitted) -> NameConstraints {
     NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() }
 }
 
-fn permitted_by<'a>(trees: impl Iterator<Item = &'a GeneralName<'a>>) -> Permitted {
+pub(crate) fn permitted_by<'a>(trees: impl Iterator<Item = &'a GeneralName<'a>>) -> Permitted {
     let mut permitted = Permitted { names: Vec::new(), nets: Vec::new() };
     for tree in trees {
         match tree {

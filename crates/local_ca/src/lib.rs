@@ -8,6 +8,7 @@ mod authority;
 mod certificate_files;
 mod leaf;
 mod mint;
+mod run;
 pub mod trust;
 
 use std::io;
@@ -21,6 +22,7 @@ pub use authority::{Authority, CERTIFICATE_FILE, KEY_FILE};
 pub use certificate_files::write_files;
 pub use leaf::{LEAF_LIFETIME, LeafKey, SignedLeaf, SubjectName, SubjectNameFault};
 pub use mint::{KeyKind, MintAuthority};
+pub use run::run_authority;
 
 /// Why the authority cannot be used. It says what to do.
 #[derive(Debug, thiserror::Error)]

@@ -2,6 +2,8 @@
 //! signed by an authority of the operator. One whose issuer is not trusted is signed by an
 //! authority that nobody trusts, so that a client sees the fault that the origin has.
 
+use eyelet_config::Permitted;
+use ipnet::{Ipv4Net, Ipv6Net};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyUsagePurpose, SanType,
@@ -13,7 +15,7 @@ use x509_parser::parse_x509_certificate;
 use x509_parser::public_key::PublicKey;
 
 use crate::LocalCaError;
-use crate::authority::{library, serial};
+use crate::authority::{library, permitted_by, serial};
 use crate::leaf::{COMMON_NAME_BYTES_MAX, LeafKey};
 
 /// The name of the authority that nobody trusts. A browser shows it.
@@ -36,6 +38,8 @@ const KEY_USAGES: [KeyUsagePurpose; 9] = [
 pub struct MintAuthority {
     issuer: Issuer<'static, LeafKey>,
     is_root: bool,
+    /// The names that clients take from it. `None`: any.
+    permitted: Option<Permitted>,
 }
 
 /// The kind of key that a certificate is for.
@@ -67,7 +71,8 @@ impl MintAuthority {
         if sample.issuer().as_raw() != parsed.subject().as_raw() {
             return Err(library("the authority's subject cannot be written again as it is"));
         }
-        Ok(Self { issuer, is_root })
+        let permitted = permitted(&parsed)?;
+        Ok(Self { issuer, is_root, permitted })
     }
 
     /// An authority that nobody trusts: its certificate is dropped, and its key never leaves this
@@ -82,7 +87,7 @@ impl MintAuthority {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let key = LeafKey::generate()?;
-        Ok(Self { issuer: Issuer::new(params, key), is_root: true })
+        Ok(Self { issuer: Issuer::new(params, key), is_root: true, permitted: None })
     }
 
     /// Whether it signed itself: then clients have its certificate, or do not trust it.
@@ -91,7 +96,8 @@ impl MintAuthority {
     }
 
     /// A certificate for this key with the names and the dates of an origin's certificate, valid or
-    /// not.
+    /// not. Names that the authority may not sign are left out: clients refuse a certificate with
+    /// one of them (RFC 5280 section 6.1.4). If it may sign none, they stay, and are refused.
     ///
     /// # Errors
     /// If the origin's certificate cannot be parsed, or the library fails.
@@ -103,13 +109,15 @@ impl MintAuthority {
         let (_, parsed) = parse_x509_certificate(origin).map_err(library)?;
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names = alternative_names(&parsed);
+        let cut = self.permitted.as_ref().filter(|permitted| cut(&mut params, permitted));
         let common = parsed.subject().iter_common_name().next();
         if let Some(common) = common.and_then(|name| name.as_str().ok())
+            && cut.is_none_or(|permitted| permitted.has_name(&common.to_ascii_lowercase()))
             && (1..=COMMON_NAME_BYTES_MAX).contains(&common.len())
         {
             params.distinguished_name.push(DnType::CommonName, common);
         }
-        params.subject_alt_names = alternative_names(&parsed);
         params.key_usages = key_usages(&parsed);
         // Said even where the origin does not: no client may take it for an authority's.
         params.is_ca = IsCa::ExplicitNoCa;
@@ -145,6 +153,51 @@ fn key_usages(parsed: &X509Certificate<'_>) -> Vec<KeyUsagePurpose> {
     let is_kept = |usage: &KeyUsagePurpose| *usage != KeyUsagePurpose::KeyCertSign;
     let kept: Vec<_> = usages.map(|(usage, _)| usage).filter(is_kept).collect();
     if kept.is_empty() { vec![KeyUsagePurpose::CrlSign] } else { kept }
+}
+
+/// The names and addresses that clients take from an authority. `None`: it has no constraint on
+/// names.
+fn permitted(authority: &X509Certificate<'_>) -> Result<Option<Permitted>, LocalCaError> {
+    let constraints = authority.name_constraints().map_err(library)?.map(|found| found.value);
+    let Some(trees) = constraints.and_then(|found| found.permitted_subtrees.as_ref()) else {
+        return Ok(None);
+    };
+    let mut permitted = permitted_by(trees.iter().map(|tree| &tree.base));
+    if permitted.nets.is_empty() && constraints.is_some_and(|it| it.excluded_subtrees.is_none()) {
+        // Nothing is said of addresses.
+        permitted.nets = vec![Ipv4Net::default().into(), Ipv6Net::default().into()];
+    }
+    Ok(Some(permitted).filter(|permitted| !permitted.names.is_empty()))
+}
+
+/// Leaves out the names beyond these. Of a `*.` that has some of them, those stay. Returns false if
+/// there would be none.
+fn cut(params: &mut CertificateParams, permitted: &Permitted) -> bool {
+    let mut kept = Vec::new();
+    for name in &params.subject_alt_names {
+        let lower = match name {
+            SanType::DnsName(name) => name.as_str().to_ascii_lowercase(),
+            SanType::IpAddress(ip) => {
+                kept.extend(permitted.has_address(*ip).then(|| name.clone()));
+                continue;
+            }
+            _ => continue,
+        };
+        if permitted.has_name(&lower) {
+            kept.push(name.clone());
+        } else if let Some(parent) = lower.strip_prefix("*.") {
+            let is_in = |own: &&Box<str>| own.split_once('.').is_some_and(|(_, of)| of == parent);
+            let own = permitted.names.iter().filter(is_in);
+            kept.extend(
+                own.filter_map(|own| own.to_string().try_into().ok().map(SanType::DnsName)),
+            );
+        }
+    }
+    let is_cut = !kept.is_empty();
+    if is_cut {
+        params.subject_alt_names = kept;
+    }
+    is_cut
 }
 
 /// The DNS names and the addresses. A client looks at no others, so others are left out.
@@ -226,6 +279,31 @@ mod tests {
         }
         let failed = MintAuthority::new(&twice.into(), &der).err().unwrap().to_string();
         assert!(failed.contains("cannot be written again"), "{failed}");
+    }
+
+    #[test]
+    fn names_that_the_authority_may_not_sign_are_left_out() {
+        let names = ["a.example", "www.b.example"].map(str::to_owned);
+        let run = crate::run_authority(Some(&names)).unwrap();
+        let (own, key) =
+            (MintAuthority::new(&run.certificate, &run.key).unwrap(), LeafKey::generate().unwrap());
+        for (origin_names, kept) in [
+            (&["c.example", "A.example", "x.a.example", "192.0.2.1"][..], "A.example x.a.example"),
+            (&["*.a.example", "*.example"], "*.a.example a.example"),
+            (&["*.b.example", "b.example"], "www.b.example"),
+            (&["c.example", "*.c.example"], "c.example *.c.example"),
+        ] {
+            let origin = origin(&KeyPair::generate().unwrap(), origin_names);
+            let minted = own.mint(&origin, &key).unwrap();
+            let (_, parsed) = parse_x509_certificate(&minted).unwrap();
+            let found = parsed.subject_alternative_name().unwrap().unwrap();
+            let names = found.value.general_names.iter().map(|name| match name {
+                GeneralName::DNSName(name) => *name,
+                _ => "other",
+            });
+            assert_eq!(names.collect::<Vec<_>>().join(" "), kept);
+        }
+        assert!(!format!("{run:?}").contains(&format!("{:?}", run.key.secret_der())));
     }
 
     #[test]

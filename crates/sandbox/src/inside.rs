@@ -17,6 +17,7 @@ use crate::filter;
 use crate::loopback;
 use crate::message::{ConfinedPlan, Kind, receive, send, send_failure};
 use crate::mounts;
+use crate::show;
 use crate::sockets::ConfinedSockets;
 use crate::step::{ConfineStep, SandboxError};
 
@@ -59,6 +60,7 @@ fn run(channel: &mut Channel) -> Result<u8, SandboxError> {
     send(channel, Kind::Sockets, &addresses, &passed).map_err(&start)?;
     drop(descriptors);
     mounts::cover(&plan.hidden, &outer)?;
+    show::show(&plan.shown).map_err(SandboxError::about(ConfineStep::Files, show::FOLDER))?;
     let ((), _) = receive(channel, Kind::Go)?;
     match namespace::fork().map_err(SandboxError::at(ConfineStep::Processes))? {
         Some(first) => {

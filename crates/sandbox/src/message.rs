@@ -23,10 +23,21 @@ pub struct ConfinedPlan {
     pub ports: Vec<u16>,
     /// Files and folders that are hidden, beside those that always are.
     pub hidden: Vec<PathBuf>,
+    /// Files that it is shown.
+    pub shown: Vec<ShownFile>,
     /// Variables of the command's environment.
     pub variables: Vec<(OsString, OsString)>,
     /// Variables that are taken out of it.
     pub removed: Vec<OsString>,
+}
+
+/// A file that the command is shown.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ShownFile {
+    /// Its name in the folder.
+    pub name: String,
+    /// Its bytes.
+    pub content: Vec<u8>,
 }
 
 /// The kind of a message.

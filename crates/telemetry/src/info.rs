@@ -82,6 +82,8 @@ pub enum DestinationSource {
     /// The handover of another process, which does not say who.
     Imported,
     ProxyHeader,
+    /// The name in the client's hello: what it has dialled only stands for a name.
+    Hello,
 }
 
 /// Who asks a proxy. Serialized as the access log has it.
@@ -194,10 +196,15 @@ impl Heap for Decided {
 }
 
 impl Decided {
-    /// Says if somebody chose the destination freely, by CONNECT or in a PROXY header. Such a
-    /// destination may lead where the kernel would route no packet of theirs, as to loopback.
+    /// Says if somebody chose the destination freely, by CONNECT, in a PROXY header or by a name.
+    /// Such a destination may lead where the kernel would route no packet of theirs, as to
+    /// loopback.
     pub fn is_chosen(&self) -> bool {
-        self.connect.is_some() || self.destination_source == DestinationSource::ProxyHeader
+        let is_said = matches!(
+            self.destination_source,
+            DestinationSource::ProxyHeader | DestinationSource::Hello
+        );
+        self.connect.is_some() || is_said
     }
 
     /// Says if the destination may be chosen freely. `accepts_proxy_headers`: the listener of the

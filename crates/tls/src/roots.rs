@@ -55,8 +55,7 @@ impl EvidenceRoots {
     /// # Errors
     /// If there are none.
     pub fn new(ca: Option<&Path>) -> Result<Self, RootsError> {
-        let system = || SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists());
-        let file = ca.or_else(system).ok_or(RootsError::NoSystem)?.to_owned();
+        let file = ca.or_else(|| system_roots()).ok_or(RootsError::NoSystem)?.to_owned();
         let current = Mutex::new(read(&file)?);
         Ok(Self { file, current })
     }
@@ -100,6 +99,11 @@ pub(crate) fn all_of(file: &Path) -> Result<(RootCertStore, Stamp), String> {
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
     Ok((roots, stamp))
+}
+
+/// The file of the CA certificates that this system trusts.
+pub fn system_roots() -> Option<&'static Path> {
+    SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists())
 }
 
 fn read(file: &Path) -> Result<Current, RootsError> {

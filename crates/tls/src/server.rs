@@ -22,17 +22,19 @@ use rustls::{KeyLog, RootCertStore, ServerConfig, SupportedProtocolVersion, vers
 use rustls_pki_types::{CertificateDer, UnixTime};
 use zeroize::Zeroizing;
 
-use crate::certificates::{Certificate, CertificateStore, Certificates, Described, PairPlaces};
+use crate::certificates::{
+    Certificate, CertificateMaker, CertificateStore, Certificates, Described, PairPlaces,
+};
 use crate::client_chain;
 use crate::local::{LocalCertificates, LocalError};
 use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
 use crate::roots;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
-use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description};
+use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
 use eyelet_config::{
-    Action, CertificateFiles, CertificateSource, Config, RuleList, Terminate, UnchangedPairs,
-    Version,
+    Action, CertificateFiles, CertificateSource, Config, RuleList, RunAuthority, Terminate,
+    UnchangedPairs, Version,
 };
 use eyelet_local_ca::LocalCaError;
 use eyelet_memory::budget::Budget;
@@ -98,6 +100,8 @@ pub struct ServerConfigs {
     local: Option<Arc<LocalCertificates>>,
     /// If a rule mints.
     mint: Option<Arc<MintedCertificates>>,
+    /// The authority of rules that mint and have none, in the run of a sandbox.
+    run: Option<Arc<Certificates>>,
 }
 
 /// What seals tickets.
@@ -185,8 +189,9 @@ impl ServerConfigs {
             }
             known => known,
         };
+        let run = config.run_authority.as_ref().map(of_run).transpose()?;
         let (by_action, made) = (by_action.into(), made.into());
-        let configs = Self { by_action, made, tickets, certificates, local, mint };
+        let configs = Self { by_action, made, tickets, certificates, local, mint, run };
         configs.check_authorities(&config.rules)?;
         Ok(configs)
     }
@@ -217,7 +222,8 @@ impl ServerConfigs {
     ) -> Result<Arc<Certificates>, TlsError> {
         let pair = self.certificates.of(rules.at(rule).certificates_number);
         let pair = pair.map_err(TlsError::Unread)?;
-        let (Some(mint), Some(authority)) = (&self.mint, pair.first()) else {
+        let of_run = || self.run.as_ref()?.first();
+        let (Some(mint), Some(authority)) = (&self.mint, pair.first().or_else(of_run)) else {
             return Err(TlsError::Unread("no authority".into()));
         };
         if let (Err(fault), Some(files)) =
@@ -341,6 +347,16 @@ fn minting(rules: &RuleList) -> impl Iterator<Item = u32> + '_ {
     };
     let minting = rules.iter().filter(move |rule| mints(rule.action));
     minting.map(|rule| rule.certificates_number)
+}
+
+/// The authority of a run, as certificates of files are.
+fn of_run(authority: &RunAuthority) -> Result<Arc<Certificates>, TlsError> {
+    let key = Zeroizing::new(authority.key.clone_key());
+    let failed = || TlsError::Local(LocalCaError::Library("its own key cannot sign".into()));
+    let signing = certificate::signing_key(&key).ok_or_else(failed)?;
+    let certified = CertifiedKey::new(vec![authority.certificate.clone()], signing);
+    let pair = Pair { certified, key, stamps: [Stamp::default(); 2] };
+    Ok(CertificateMaker::new().make(pair, SourceId::NONE))
 }
 
 /// Checks that a pair may sign, whatever its dates, and that nobody else may read its key.

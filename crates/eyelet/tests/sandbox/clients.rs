@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::ground::{Sandbox, is_possible};
 use crate::support::pki::Kind;
-use crate::support::{Pki, Upstream, need};
+use crate::support::{Folder, Pki, Upstream, need};
 
-const HOSTS: [(&str, &str); 2] = [("app.test", "127.0.0.1"), ("other.test", "127.0.0.1")];
+pub const HOSTS: [(&str, &str); 2] = [("app.test", "127.0.0.1"), ("other.test", "127.0.0.1")];
 /// A refused name fails by its own client, whose start takes the most of this.
 const REFUSED_WITHIN: Duration = Duration::from_secs(40);
 
 /// A program, what it runs with `AT` for the server's host and port, and a part of what it says
 /// then.
-const CLIENTS: &[(&str, &str, &str)] = &[
+pub const CLIENTS: &[(&str, &str, &str)] = &[
     ("curl", "curl -sS --cacert ca.pem https://AT/text", "served /text"),
     ("git", "GIT_SSL_CAINFO=$PWD/ca.pem git ls-remote https://AT/repo", "refs/heads/main"),
     (
@@ -69,7 +69,7 @@ func main() {
 }";
 
 /// A server with a page for each of them.
-fn server(pki: &Pki) -> Upstream {
+pub fn server(pki: &Pki) -> Upstream {
     let leaf = pki.server("app", &["app.test", "other.test"], Kind::P256);
     Upstream::tls(leaf, answer)
 }
@@ -133,6 +133,12 @@ fn page(path: &str, host: &str) -> (&'static str, &'static str, String) {
     }
 }
 
+/// Writes the programs that [`CLIENTS`] run.
+pub fn write_programs(folder: &Folder) {
+    folder.write("Get.java", JAVA);
+    folder.write("get.go", GO);
+}
+
 /// Runs a program of [`CLIENTS`] with a name that is listed, and with one that is not.
 fn run_client(program: &str) {
     if !is_possible() || !need(program) {
@@ -140,8 +146,7 @@ fn run_client(program: &str) {
     }
     let (_, script, said) = CLIENTS.iter().find(|(name, ..)| *name == program).unwrap();
     let pki = Pki::new();
-    pki.folder.write("Get.java", JAVA);
-    pki.folder.write("get.go", GO);
+    write_programs(&pki.folder);
     let app = server(&pki);
     let port = app.address.port();
     let list = format!("app.test:{port}\n");
@@ -220,7 +225,7 @@ fn apt_fetches_by_plain_http() {
     if !is_possible() || !need("apt-get") {
         return;
     }
-    let folder = crate::support::Folder::new();
+    let folder = Folder::new();
     let app = Upstream::serve(|mut stream| answer(&mut stream));
     let port = app.address.port();
     let source = "deb [trusted=yes allow-insecure=yes] http://app.test:PORT/apt/ ./\n";

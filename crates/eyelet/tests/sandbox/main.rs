@@ -9,3 +9,4 @@ mod ends;
 mod ground;
 mod hostile;
 mod reached;
+mod trust;

@@ -195,8 +195,11 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/sandbox",
         Some(&[
+            "eyelet-config",   // the configuration of the edge that serves it
+            "eyelet-local-ca", // the authority of a run
             "eyelet-sys",
             "hickory-proto",
+            "ipnet",
             "netlink-packet-core",
             "netlink-packet-route",
             "parking_lot",
@@ -206,6 +209,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "serde",
             "serde_json",
             "thiserror",
+            "yasna",
         ]),
     ),
     (

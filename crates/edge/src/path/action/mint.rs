@@ -4,10 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use eyelet_config::{CertificateSource, HttpAddress, HttpUpstream, Terminate};
+use eyelet_config::{CertificateSource, Host, HostPort, HttpAddress, HttpUpstream, Terminate};
 use eyelet_resolve::evidence::Lack;
 use eyelet_resolve::{dial, guard};
-use eyelet_telemetry::info::End;
+use eyelet_telemetry::info::{DestinationSource, End};
 use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason, Stage};
 use eyelet_tls::certificates::Certificates;
 use eyelet_wire::alert::AlertDescription;
@@ -82,7 +82,12 @@ async fn fetch(known: &mut KnownFacts<'_>, upstream: &HttpUpstream) -> Result<()
             dial::destination(&known.connection.edge.names, known.connection.info, origin).await?,
             false,
         ),
-        _ => (known.fetch_origin().await?, known.connection.info.decided.is_chosen()),
+        _ => {
+            if known.connection.listener().is_apart {
+                lead_by_name(&mut known.connection).await?;
+            }
+            (known.fetch_origin().await?, known.connection.info.decided.is_chosen())
+        }
     };
     let configured = upstream.tls.as_ref().map(|tls| tls.name.as_str());
     let name: Option<Box<str>> = match configured.filter(|name| !name.is_empty()) {
@@ -98,6 +103,21 @@ async fn fetch(known: &mut KnownFacts<'_>, upstream: &HttpUpstream) -> Result<()
         return Err(Reason::UpstreamTls(Detail::of(guard::fault(to.ip()))));
     }
     known.fetch_certificate_to_mint(to, name.as_deref(), is_chosen).await;
+    Ok(())
+}
+
+/// Makes the name in the hello the destination. In a sandbox a client dials an address that only
+/// stands for a name.
+async fn lead_by_name(connection: &mut Active<'_>) -> Result<(), Reason> {
+    let Active { edge, handle, .. } = *connection;
+    handle.due_in(edge.snapshot.config.limits.connect_timeout);
+    let port = handle.local_address().map(|dialled| dialled.port());
+    let name = connection.info.decided.sni.as_deref().map(str::to_owned);
+    let (Some(name), Some(port)) = (name, port) else { return Err(Reason::NoDestination) };
+    let origin = HostPort { host: Host::Name(name), port };
+    let to = dial::destination(&edge.names, connection.info, &origin).await?;
+    let decided = &mut connection.info.decided;
+    (decided.destination, decided.destination_source) = (Some(to), DestinationSource::Hello);
     Ok(())
 }
 

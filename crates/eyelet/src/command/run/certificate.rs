@@ -121,7 +121,7 @@ fn given(file: &Path, names: &[&str], option: Option<&str>) -> String {
 }
 
 /// A TOML basic string: JSON's escapes are a subset of TOML's.
-pub(in crate::command) fn quoted(path: &Path) -> String {
+pub(super) fn quoted(path: &Path) -> String {
     serde_json::Value::from(path.to_string_lossy()).to_string()
 }
 

@@ -35,7 +35,6 @@ use crate::process::serve::{self, Running};
 use crate::process::signals::Signals;
 
 pub use self::args::{ProxyArgs, RunArgs};
-pub(super) use self::certificate::quoted;
 
 /// Events of the child that wait to be printed. Its thread waits for more room.
 const EVENTS_MAX: usize = 16;

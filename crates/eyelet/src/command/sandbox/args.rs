@@ -37,11 +37,16 @@ pub struct SandboxArgs {
     /// Write events to standard error as JSON, a line each, in place of the summary
     #[arg(long)]
     pub(super) json: bool,
+    /// Print the variables that the command would get so that its programs trust the authority of a
+    /// run, as lines of a shell, and run nothing
+    #[arg(long)]
+    pub(super) print_env: bool,
     /// The other end's descriptor, for the process inside
     #[arg(long, hide = true)]
     pub(super) inside: Option<u32>,
     /// The command and its arguments
-    #[arg(required_unless_present = "inside", trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required_unless_present_any = ["inside", "print_env"], trailing_var_arg = true)]
+    #[arg(value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 

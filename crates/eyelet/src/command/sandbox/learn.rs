@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::report::RunRecord;
+use eyelet_sandbox::RunRecord;
 
 /// Arguments of `eyelet learn`.
 #[derive(Clone, Debug, clap::Args)]

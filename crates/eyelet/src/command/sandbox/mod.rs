@@ -3,12 +3,9 @@
 mod args;
 mod learn;
 mod output;
-mod plan;
-mod report;
 
 use std::error::Error;
-use std::fs;
-use std::io::{BufReader, ErrorKind, PipeWriter};
+use std::io::{self, BufReader, ErrorKind, PipeWriter, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -17,22 +14,22 @@ use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
+use std::{env, fs};
 
 use eyelet_config::{Config, SandboxProfile};
 use eyelet_edge::snapshot::listen;
 use eyelet_engine::worker::Order;
 use eyelet_sandbox::{
-    AllowList, ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, PORTS_MAX,
-    ResolvedNames, SandboxError, serve_names,
+    ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, ResolvedNames, RunEnd,
+    RunOutputs, RunRecord, RunServing, RunTrust, SandboxError, read_lists, serve_names,
 };
 use eyelet_sys::child::Signal;
+use eyelet_tls::roots::system_roots;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use self::output::{Outputs, Screen};
-use self::plan::Serving;
-use self::report::{RunEnd, RunRecord};
+use self::output::Screen;
 use crate::process::diagnostics::Diagnostics;
 use crate::process::serve::{self, Running};
 use crate::process::signals::Signals;
@@ -99,25 +96,6 @@ fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
     Ok(profile)
 }
 
-/// The lists, as one.
-fn read_lists(profile: &SandboxProfile) -> Result<AllowList, String> {
-    let mut texts = vec![("the profile".to_owned(), profile.allow.join("\n"))];
-    for file in &profile.allow_files {
-        let (name, text) = (file.display().to_string(), fs::read_to_string(file));
-        let text = text.map_err(|error| format!("cannot read {name}: {error}"))?;
-        texts.push((name, text));
-    }
-    let (mut all, mut faults) = (String::new(), Vec::new());
-    for (name, text) in texts {
-        if let Err(found) = AllowList::read(&text) {
-            faults.extend(found.iter().map(|fault| format!("{name}:{fault}")));
-        }
-        all.push_str(&text);
-        all.push('\n');
-    }
-    AllowList::read(&all).map_err(|_| faults.join("\n"))
-}
-
 /// Confines the command, serves it, and says at the end what it did.
 fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let profile = profile(args)?;
@@ -126,21 +104,32 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     if list.is_empty() && !lets_all_pass {
         screen.say("the list is empty: everything is refused");
     }
-    // They are opened before the command could put something in their place.
-    let outputs = Outputs::open(args.report.as_deref(), args.learn.as_deref())?;
-    let (lines, log) = std::io::pipe()?;
+    let (lines, log) = io::pipe()?;
     let log_path = PathBuf::from(format!("/proc/self/fd/{}", log.as_raw_fd()));
-    let serving =
-        Serving { list: &list, lets_all_pass, private: &profile.allow_private, log: &log_path };
-    let ports = serving.ports();
-    if ports.len() > PORTS_MAX {
-        return Err(format!("the list has {} ports; at most {PORTS_MAX}", ports.len()).into());
+    let serving = RunServing {
+        list: &list,
+        rules: &profile.rules,
+        lets_all_pass,
+        private: &profile.allow_private,
+        log: &log_path,
+    };
+    let trust = RunTrust::new(&serving.minted(), system_roots(), |name| env::var_os(name))?;
+    trust.notes.iter().for_each(|note| screen.say(note));
+    if args.print_env {
+        if trust.authority.is_none() {
+            screen.say("no rule mints certificates for a name that may be reached: no variables");
+        }
+        io::stdout().write_all(trust.lines().as_bytes())?;
+        return Ok(0);
     }
+    // They are opened before the command could put something in their place.
+    let outputs = RunOutputs::open(args.report.as_deref(), args.learn.as_deref())?;
     let plan = ConfinedPlan {
         command: args.command.clone(),
-        ports: ports.into_iter().collect(),
+        ports: serving.checked_ports()?,
         hidden: hidden(args, &profile),
-        variables: Vec::new(),
+        shown: trust.files,
+        variables: trust.variables,
         removed: REMOVED.iter().map(Into::into).collect(),
     };
     let mut inside = Command::new("/proc/self/exe");
@@ -148,7 +137,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let (confined, ConfinedSockets { tcp, dns }) = Confined::start(inside, &plan)?;
     let mut names = ResolvedNames::default();
     let (addresses, sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
-    let mut config = serving.config(&addresses, &mut names.placeholders)?;
+    let mut config = serving.config(&addresses, &mut names.placeholders, trust.authority)?;
     config.dns = profile.dns;
     let existing = match lets_all_pass {
         true => Existing::All,

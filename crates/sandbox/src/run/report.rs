@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::io::{self, BufRead};
 
-use eyelet_sandbox::ResolvedNames;
 use serde_json::{Value, json};
 
-use super::plan::{HTTP, HTTPS, UNLISTED};
+use super::serving::{HTTP, HTTPS, UNLISTED};
+use crate::names::ResolvedNames;
 
 /// Places and reasons that are told apart. A command that dials more has made them up.
 const PLACES_MAX: usize = 16_384;
@@ -49,7 +49,7 @@ impl fmt::Display for Place {
 
 /// A record of the connections and look-ups of a run.
 #[derive(Debug, Default)]
-pub(super) struct RunRecord {
+pub struct RunRecord {
     reached: BTreeMap<Place, Traffic>,
     refused: BTreeMap<(Place, String), u64>,
     /// Addresses and names that were dialled.
@@ -59,25 +59,31 @@ pub(super) struct RunRecord {
 }
 
 /// The end of a run.
-pub(super) struct RunEnd {
+pub struct RunEnd {
     /// The exit status.
-    pub(super) status: u8,
+    pub status: u8,
     /// Milliseconds from the command's start to its end.
-    pub(super) duration_ms: u64,
+    pub duration_ms: u64,
     /// True if nothing was refused that a list would have refused.
-    pub(super) is_dry: bool,
+    pub is_dry: bool,
 }
 
 impl RunRecord {
     /// Reads access lines until their writer has ended, and tells of each.
-    pub(super) fn read(lines: impl BufRead, tell: impl Fn(&Value)) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The lines cannot be read.
+    pub fn read(lines: impl BufRead, tell: impl Fn(&Value)) -> io::Result<Self> {
         let mut record = Self::default();
         record.follow(lines, tell)?;
         Ok(record)
     }
 
     /// Reads more access lines, in the same way.
-    pub(super) fn follow(&mut self, lines: impl BufRead, tell: impl Fn(&Value)) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// As [`RunRecord::read`].
+    pub fn follow(&mut self, lines: impl BufRead, tell: impl Fn(&Value)) -> io::Result<()> {
         for line in lines.lines() {
             if let Ok(line) = serde_json::from_str::<Value>(&line?)
                 && let Some(event) = self.note(&line)
@@ -96,6 +102,8 @@ impl RunRecord {
         match (text("event"), text("connect")) {
             // The end follows, or the requests have told of it.
             (Some("decided"), _) | (Some("end"), Some(_)) => return None,
+            // The end of its connection has its bytes.
+            (Some("request"), None) if !matches!(outcome, "refused" | "failed") => return None,
             _ => {}
         }
         // A request says its host and port, a client of TLS only its name.
@@ -114,7 +122,7 @@ impl RunRecord {
         let place = Place { name, port, is_tcp: tcp.is_some() };
         let has_room = |places: usize| places < PLACES_MAX;
         if has_room(self.dialled.len()) {
-            self.dialled.insert(host.to_owned());
+            self.dialled.extend([host.to_owned(), place.name.clone()]);
         }
         if matches!(outcome, "refused" | "failed") {
             let key = (place, text("reason").unwrap_or("unknown").to_owned());
@@ -141,7 +149,7 @@ impl RunRecord {
 
     /// Tells names that were only looked up from those that were dialled, and gives placeholders
     /// their names.
-    pub(super) fn resolve(&mut self, names: &mut ResolvedNames) {
+    pub fn resolve(&mut self, names: &mut ResolvedNames) {
         for dialled in &self.dialled {
             match dialled.parse() {
                 Ok(ip) => drop(names.placeholders.dialled(ip)),
@@ -159,7 +167,7 @@ impl RunRecord {
     }
 
     /// The places that were reached, as a list for `--allow`.
-    pub(super) fn list(&self) -> String {
+    pub fn list(&self) -> String {
         let mut entries = BTreeMap::<String, Traffic>::new();
         for (place, traffic) in &self.reached {
             let entry = match (place.is_tcp, place.port) {
@@ -183,7 +191,7 @@ impl RunRecord {
     }
 
     /// The lines of the summary.
-    pub(super) fn summary(&self, names: &ResolvedNames, is_dry: bool) -> Vec<String> {
+    pub fn summary(&self, names: &ResolvedNames, is_dry: bool) -> Vec<String> {
         let Traffic { connections, bytes_sent, bytes_received, .. } = self.sum();
         let count = self.reached.keys().map(|place| &place.name).collect::<BTreeSet<_>>().len();
         let mut lines = vec![format!(
@@ -229,7 +237,7 @@ impl RunRecord {
     }
 
     /// The report as JSON.
-    pub(super) fn json(&self, names: &ResolvedNames, end: &RunEnd) -> Value {
+    pub fn json(&self, names: &ResolvedNames, end: &RunEnd) -> Value {
         let reached = self.reached.iter().map(|(Place { name, port, is_tcp }, traffic)| {
             json!({
                 "name": name, "port": port, "tcp": is_tcp, "listed": !traffic.is_unlisted,
@@ -290,7 +298,10 @@ mod tests {
         (of_request["event"], of_request["connect"]) = ("request".into(), "a.example:80".into());
         let mut of_requests = of_request.clone();
         of_requests["event"] = "end".into();
+        let mut of_minted = line("terminated", "opened", "a.example", "192.0.2.1:443", 8);
+        of_minted["event"] = "request".into();
         let lines = [
+            of_minted,
             line("spliced", "allowed at 443", "a.example", "198.18.0.0:443", 1),
             of_request,
             of_requests,

@@ -1,0 +1,40 @@
+//! A run of a command: the configuration of the edge that serves it, and the record of what it did.
+
+mod outputs;
+mod p12;
+mod report;
+mod serving;
+mod trust;
+
+pub use outputs::RunOutputs;
+pub use report::{RunEnd, RunRecord};
+pub use serving::RunServing;
+pub use trust::{RunTrust, TrustError};
+
+use std::fs;
+
+use eyelet_config::SandboxProfile;
+
+use crate::list::AllowList;
+
+/// Reads the lists of a profile, as one.
+///
+/// # Errors
+/// A file cannot be read, or lines of the lists are no entries: all of them.
+pub fn read_lists(profile: &SandboxProfile) -> Result<AllowList, String> {
+    let mut texts = vec![("the profile".to_owned(), profile.allow.join("\n"))];
+    for file in &profile.allow_files {
+        let (name, text) = (file.display().to_string(), fs::read_to_string(file));
+        let text = text.map_err(|error| format!("cannot read {name}: {error}"))?;
+        texts.push((name, text));
+    }
+    let (mut all, mut faults) = (String::new(), Vec::new());
+    for (name, text) in texts {
+        if let Err(found) = AllowList::read(&text) {
+            faults.extend(found.iter().map(|fault| format!("{name}:{fault}")));
+        }
+        all.push_str(&text);
+        all.push('\n');
+    }
+    AllowList::read(&all).map_err(|_| faults.join("\n"))
+}

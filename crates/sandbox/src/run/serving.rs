@@ -1,0 +1,370 @@
+//! Writes the configuration of the edge that serves a sandbox.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::time::SystemTime;
+
+use eyelet_config::{Config, Depth, Diagnostic, RunAuthority, SandboxAction, SandboxRule};
+use ipnet::IpNet;
+use serde_json::Value;
+
+use crate::list::{AllowList, AllowedEntry, PORTS_MAX};
+use crate::placeholder::Placeholders;
+
+/// The name of the configuration in messages about its mistakes.
+const ORIGIN: &str = "the sandbox, as a configuration";
+/// The rule of a connection that no list has, where all pass.
+pub(super) const UNLISTED: &str = "not on the list";
+/// The port of HTTP without TLS.
+pub(super) const HTTP: u16 = 80;
+/// The port of HTTPS.
+pub(super) const HTTPS: u16 = 443;
+/// A network in which nobody can be dialled: a rule with an empty one guards nothing.
+const NOBODY: &str = "255.255.255.255/32";
+/// The name that leads to this host, if an entry says it.
+const LOCALHOST: &str = "localhost";
+
+/// The names that a run mints certificates for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MintedNames {
+    /// No rule mints.
+    Nothing,
+    /// These, and all below them.
+    These(Vec<String>),
+    /// A rule has no names, and the list does not bound it.
+    Any,
+}
+
+/// A rule of the configuration.
+struct RulePart<'a> {
+    name: String,
+    /// `None`: any.
+    names: Option<Vec<String>>,
+    action: &'a SandboxAction,
+}
+
+/// The places that the edge serves to the command.
+pub struct RunServing<'a> {
+    /// The list of places that may be reached.
+    pub list: &'a AllowList,
+    /// The rules of the profile.
+    pub rules: &'a [SandboxRule],
+    /// True if all else may be, too.
+    pub lets_all_pass: bool,
+    /// Networks of private addresses to which names may lead.
+    pub private: &'a [IpNet],
+    /// The path of the access log.
+    pub log: &'a Path,
+}
+
+impl RunServing<'_> {
+    /// The ports of the list, or the usual ones.
+    fn ports(&self) -> BTreeSet<u16> {
+        let mut ports = self.list.ports();
+        // What may reach nothing is refused with a reason at the usual ports.
+        if self.lets_all_pass || ports.is_empty() {
+            ports.extend([HTTPS, HTTP]);
+        }
+        ports
+    }
+
+    /// The ports at which the sandbox has sockets, if there are not too many.
+    ///
+    /// # Errors
+    /// The list has too many.
+    pub fn checked_ports(&self) -> Result<Vec<u16>, String> {
+        let ports = self.ports();
+        match ports.len() > PORTS_MAX {
+            true => Err(format!("the list has {} ports; at most {PORTS_MAX}", ports.len())),
+            false => Ok(ports.into_iter().collect()),
+        }
+    }
+
+    /// The checked configuration, for sockets at these addresses. Names of services that say none
+    /// themselves get their placeholders.
+    ///
+    /// # Errors
+    /// The mistakes that the configuration has: what its caller was given is not what it checked.
+    pub fn config(
+        &self,
+        addresses: &[SocketAddr],
+        placeholders: &mut Placeholders,
+        authority: Option<RunAuthority>,
+    ) -> Result<Config, String> {
+        let text = self.text(addresses, placeholders);
+        let loaded = eyelet_config::parse(Path::new(ORIGIN), &text, Depth::Run, SystemTime::now());
+        let mistakes = |found: Vec<Diagnostic>| {
+            found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        let mut config = loaded.map_err(mistakes)?.config;
+        for listener in &mut config.listeners {
+            listener.is_apart = true;
+        }
+        config.run_authority = authority;
+        Ok(config)
+    }
+
+    /// Writing to a String cannot fail.
+    fn text(&self, addresses: &[SocketAddr], placeholders: &mut Placeholders) -> String {
+        // It terminates nothing, so it needs no keys for tickets.
+        let mut text = String::from("workers = 1\n\n[tickets]\nenabled = false\n\n");
+        for address in addresses {
+            let _ = writeln!(text, "[[listener]]\naddress = \"{address}\"");
+            let _ = writeln!(text, "kind = \"tproxy\"\nplain_http = true\n");
+        }
+        for allowed in self.list.entries() {
+            if let AllowedEntry::Tcp { host, port } = allowed {
+                self.write_tcp(&mut text, (allowed, host, *port), placeholders);
+            }
+        }
+        for port in self.ports() {
+            let at: Vec<String> = (addresses.iter().filter(|address| address.port() == port))
+                .map(|address| format!("\"{address}\""))
+                .collect();
+            let at = at.join(", ");
+            for part in self.parts(port) {
+                let _ = writeln!(text, "[[rule]]\nname = {}", quoted(&part.name));
+                if let Some(names) = &part.names {
+                    let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+                    let _ = writeln!(text, "sni = [{}]", names.join(", "));
+                }
+                self.write_action(&mut text, (port, &at), part.action);
+            }
+        }
+        if self.list.is_empty() && !self.lets_all_pass {
+            text.push_str("[[rule]]\naction = \"refuse\"\n\n");
+        }
+        let _ = write!(text, "[log]\naccess = {}\n", quoted(&self.log.to_string_lossy()));
+        text
+    }
+
+    /// The rule of an entry for another protocol. The one who writes an address or `localhost`
+    /// means it. The one who writes a name does not know where it will lead.
+    fn write_tcp(
+        &self,
+        text: &mut String,
+        (allowed, host, port): (&AllowedEntry, &str, u16),
+        placeholders: &mut Placeholders,
+    ) {
+        let is_meant = host == LOCALHOST || host.parse::<IpAddr>().is_ok();
+        let at: Vec<String> = inside(host, placeholders)
+            .into_iter()
+            .map(|ip| format!("\"{}\"", SocketAddr::new(ip, port)))
+            .collect();
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let _ = writeln!(text, "[[rule]]\nname = \"{allowed}\"");
+        let _ = writeln!(text, "destination = [{}]\naction = \"splice\"", at.join(", "));
+        let _ = writeln!(text, "upstream = \"{host}:{port}\"");
+        if !is_meant {
+            let _ = writeln!(text, "upstream_allow = [{}]", self.private());
+        }
+        text.push('\n');
+    }
+
+    fn write_action(
+        &self,
+        text: &mut String,
+        (port, listeners): (u16, &str),
+        action: &SandboxAction,
+    ) {
+        let _ = writeln!(text, "listener = [{listeners}]");
+        match action {
+            SandboxAction::Splice => {
+                let _ = writeln!(text, "action = \"splice\"\nplain_http = true");
+                let _ = writeln!(text, "upstream = \"{{sni}}:{port}\"");
+            }
+            SandboxAction::Mint { upstream_ca } => {
+                let _ = writeln!(text, "action = \"terminate\"\ncertificate = \"mint\"");
+                let _ = writeln!(text, "upstream = \"destination\"");
+                if let Some(ca) = upstream_ca {
+                    let _ = writeln!(text, "upstream_ca = {}", quoted(&ca.to_string_lossy()));
+                }
+            }
+        }
+        let _ = writeln!(text, "upstream_allow = [{}]\n", self.private());
+    }
+
+    /// The rules at a port: first those of the profile, for what they share with the list.
+    fn parts(&self, port: u16) -> Vec<RulePart<'_>> {
+        let listed: Vec<String> = self.list.names_at(port).flat_map(patterns).collect();
+        let (mut parts, mut taken) = (Vec::new(), Vec::<String>::new());
+        let mut add = |name: String, names: Option<Vec<String>>, action| {
+            let names = names.map(|names| rest(names, &taken));
+            taken.extend(names.iter().flatten().cloned());
+            if names.as_ref().is_none_or(|names| !names.is_empty()) {
+                parts.push(RulePart { name, names, action });
+            }
+        };
+        let is_at_port = |rule: &&SandboxRule| {
+            // HTTP without TLS has nothing to mint for.
+            port != HTTP || rule.action == SandboxAction::Splice
+        };
+        for rule in self.rules.iter().filter(is_at_port) {
+            let (name, action) = (&rule.name, &rule.action);
+            let shared = match &*rule.sni {
+                [] => listed.clone(),
+                sni => sni
+                    .iter()
+                    .flat_map(|one| listed.iter().filter_map(|of| both(one, of)))
+                    .collect(),
+            };
+            add(format!("allowed at {port}: {name}"), Some(shared), action);
+            if self.lets_all_pass {
+                let all = (!rule.sni.is_empty()).then(|| rule.sni.clone());
+                let is_last = all.is_none();
+                add(format!("{UNLISTED} at {port}: {name}"), all, action);
+                if is_last {
+                    return parts;
+                }
+            }
+        }
+        add(format!("allowed at {port}"), Some(listed), &SandboxAction::Splice);
+        if self.lets_all_pass {
+            add(format!("{UNLISTED} at {port}"), None, &SandboxAction::Splice);
+        }
+        parts
+    }
+
+    /// The names that rules mint for, at any port.
+    pub fn minted(&self) -> MintedNames {
+        let parts: Vec<RulePart<'_>> =
+            self.ports().into_iter().flat_map(|port| self.parts(port)).collect();
+        let minted = parts.iter().filter(|part| *part.action != SandboxAction::Splice);
+        let mut names = BTreeSet::new();
+        for part in minted {
+            let Some(own) = &part.names else { return MintedNames::Any };
+            names.extend(own.iter().map(|name| name.trim_start_matches("*.").to_owned()));
+        }
+        match names.is_empty() {
+            true => MintedNames::Nothing,
+            false => MintedNames::These(names.into_iter().collect()),
+        }
+    }
+
+    fn private(&self) -> String {
+        let nets: Vec<String> = self.private.iter().map(|net| format!("\"{net}\"")).collect();
+        if nets.is_empty() { format!("\"{NOBODY}\"") } else { nets.join(", ") }
+    }
+}
+
+/// The addresses that stand for a host inside: its own, or its placeholders.
+fn inside(host: &str, placeholders: &mut Placeholders) -> Vec<IpAddr> {
+    let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    if let Ok(ip) = host.parse() {
+        return vec![ip];
+    }
+    let placed = placeholders.of(host).map(|(v4, v6)| [IpAddr::V4(v4), IpAddr::V6(v6)]);
+    let local = if host == LOCALHOST { &local[..] } else { &[] };
+    placed.into_iter().flatten().chain(local.iter().copied()).collect()
+}
+
+/// The names of an entry as a rule writes them.
+fn patterns(name: &str) -> Vec<String> {
+    match name.strip_prefix('.') {
+        Some(parent) => vec![parent.to_owned(), format!("*.{parent}")],
+        None => vec![name.to_owned()],
+    }
+}
+
+/// The pattern of the names that both patterns have.
+fn both(one: &str, other: &str) -> Option<String> {
+    let narrower = if covers(one, other) { Some(other) } else { covers(other, one).then_some(one) };
+    narrower.map(str::to_owned)
+}
+
+/// True if a pattern has all names of another.
+fn covers(wide: &str, narrow: &str) -> bool {
+    // `*.a.example` has `.a.example` at the end, as have all names below.
+    let is_below = wide.strip_prefix('*').is_some_and(|end| narrow.ends_with(end));
+    wide == narrow || is_below
+}
+
+/// The patterns that earlier ones leave, each once.
+fn rest(names: Vec<String>, taken: &[String]) -> Vec<String> {
+    let is_left = |name: &String| !taken.iter().any(|taken| covers(taken, name));
+    let left: BTreeSet<String> = names.into_iter().filter(is_left).collect();
+    left.into_iter().collect()
+}
+
+/// A TOML basic string: JSON's escapes are a subset of TOML's.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn rule(name: &str, sni: &[&str], action: SandboxAction) -> SandboxRule {
+        let sni = sni.iter().map(|name| (*name).to_owned()).collect();
+        SandboxRule { name: name.into(), sni, action }
+    }
+
+    #[test]
+    fn rules_are_for_what_the_list_has() {
+        let list = AllowList::read(".a.example\nb.example\nc.example:8443").unwrap();
+        let mint = SandboxAction::Mint { upstream_ca: None };
+        let rules = [
+            rule("pins", &["pin.a.example", "elsewhere.example"], SandboxAction::Splice),
+            rule("opened", &["*.a.example", "b.example", "pin.a.example"], mint.clone()),
+        ];
+        let nets = [];
+        let serving = |rules, lets_all_pass| RunServing {
+            list: &list,
+            rules,
+            lets_all_pass,
+            private: &nets,
+            log: Path::new("/dev/null"),
+        };
+        let said = |serving: &RunServing<'_>, port| {
+            let parts = serving.parts(port).into_iter().map(|part| {
+                let names = part.names.map_or("any".to_owned(), |names| names.join(" "));
+                let how = if *part.action == SandboxAction::Splice { "" } else { " mint" };
+                format!("{}:{how} {names}", part.name)
+            });
+            parts.collect::<Vec<_>>()
+        };
+        let listed = serving(&rules, false);
+        assert_eq!(
+            said(&listed, 443),
+            [
+                "allowed at 443: pins: pin.a.example",
+                "allowed at 443: opened: mint *.a.example b.example",
+                "allowed at 443: a.example"
+            ]
+        );
+        assert_eq!(
+            said(&listed, 80),
+            [
+                "allowed at 80: pins: pin.a.example",
+                "allowed at 80: *.a.example a.example b.example"
+            ]
+        );
+        assert_eq!(said(&listed, 8443), ["allowed at 8443: c.example"]);
+        let these = |names: &[&str]| {
+            MintedNames::These(names.iter().map(|name| (*name).to_owned()).collect())
+        };
+        assert_eq!(listed.minted(), these(&["a.example", "b.example"]));
+        let learning = serving(&rules, true);
+        assert_eq!(
+            said(&learning, 443)[1..],
+            [
+                "not on the list at 443: pins: elsewhere.example",
+                "allowed at 443: opened: mint *.a.example b.example",
+                "allowed at 443: a.example",
+                "not on the list at 443: any"
+            ]
+        );
+        let all = [rule("all", &[], mint)];
+        assert_eq!(serving(&all, false).minted(), these(&["a.example", "b.example", "c.example"]));
+        assert_eq!(serving(&all, true).minted(), MintedNames::Any);
+        assert_eq!(serving(&[], true).minted(), MintedNames::Nothing);
+        for serving in [serving(&all, true), serving(&all, false), learning, listed] {
+            let addresses = [443, 80, 8443].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+            serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What makes the programs of a run trust its authority: files that they are shown, and variables
+//! that lead to these.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use eyelet_config::RunAuthority;
+use eyelet_config::pem::Pem;
+use eyelet_local_ca::{LocalCaError, run_authority};
+
+use super::p12;
+use super::serving::MintedNames;
+use crate::message::ShownFile;
+use crate::show::FOLDER;
+
+/// Variables whose file takes the place of the system's roots: OpenSSL's, which Go, Ruby and Python
+/// read too, and those of programs with roots of their own.
+const REPLACING: [&str; 8] = [
+    OPENSSL,
+    "AWS_CA_BUNDLE",
+    "CARGO_HTTP_CAINFO",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "NPM_CONFIG_CAFILE",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+];
+const OPENSSL: &str = "SSL_CERT_FILE";
+/// Variables whose file is read beside the roots: Node and Bun, and Deno.
+const ADDING: [&str; 2] = ["DENO_CERT", "NODE_EXTRA_CA_CERTS"];
+/// The options that each Java program takes.
+const JAVA: &str = "JAVA_TOOL_OPTIONS";
+/// The option of Java that names its trust store.
+const JAVA_STORE: &str = "-Djavax.net.ssl.trustStore";
+/// The files inside: the system's roots and the authority, the authority alone, both for Java.
+const BUNDLE: &str = "bundle.pem";
+const ALONE: &str = "authority.pem";
+const STORE: &str = "trust.p12";
+/// Bytes of a file of roots: some ten times those of a system.
+const ROOTS_BYTES_MAX: u64 = 4 << 20;
+
+/// The trust of a run. Without minted names it is empty.
+#[derive(Debug, Default)]
+pub struct RunTrust {
+    /// Who signs what is minted.
+    pub authority: Option<RunAuthority>,
+    /// Files for the command.
+    pub files: Vec<ShownFile>,
+    /// Variables for the command.
+    pub variables: Vec<(OsString, OsString)>,
+    /// What the user should know.
+    pub notes: Vec<&'static str>,
+}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// A file that the environment names cannot be joined with the authority.
+    #[error(
+        "{variable} is {}, which cannot be read: {error}; programs would lose what they trust. \
+         Unset it, or name a file of certificates in PEM", path.to_string_lossy()
+    )]
+    Variable {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        path: OsString,
+        /// Why.
+        error: io::Error,
+    },
+    /// The file of the system's roots cannot be read.
+    #[error("the system's CA certificates, {path}, cannot be read: {error}")]
+    System {
+        /// The file.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// There is no authority.
+    #[error("{0}")]
+    Authority(#[from] LocalCaError),
+}
+
+impl RunTrust {
+    /// Makes an authority for these names, joins it with the roots of `system`, and with those that
+    /// the caller's variables name.
+    ///
+    /// # Errors
+    /// [`TrustError`].
+    pub fn new(
+        names: &MintedNames,
+        system: Option<&Path>,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, TrustError> {
+        let names = match names {
+            MintedNames::Nothing => return Ok(Self::default()),
+            MintedNames::Any => None,
+            MintedNames::These(names) => Some(&**names),
+        };
+        let authority = run_authority(names)?;
+        let mut trust = Self::default();
+        if names.is_none() {
+            trust.notes.push("no list bounds the run's authority: it may sign any name");
+        }
+        // An empty value is none, for OpenSSL too.
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let roots = match (variable(OPENSSL), system) {
+            (Some(path), _) => read_variable(OPENSSL, path)?,
+            (None, Some(path)) => read_system(path)?,
+            (None, None) => {
+                trust
+                    .notes
+                    .push("no CA certificates here: programs trust the run's authority alone");
+                Vec::new()
+            }
+        };
+        let mut bundles = Bundles { authority: &authority.pem, known: BTreeMap::new() };
+        let default = bundles.add(BUNDLE, &roots, &mut trust.files);
+        bundles.known.extend(variable(OPENSSL).map(|path| (path, BUNDLE.to_owned())));
+        let alone = bundles.add(ALONE, &[], &mut trust.files);
+        let replacing = REPLACING.iter().map(|name| (*name, &default));
+        for (name, usual) in replacing.chain(ADDING.iter().map(|name| (*name, &alone))) {
+            let file = match variable(name) {
+                None => usual.clone(),
+                Some(path) => match bundles.known.get(&path) {
+                    Some(known) => known.clone(),
+                    None => {
+                        let own = read_variable(name, path.clone())?;
+                        let file = bundles.add(&format!("{name}.pem"), &own, &mut trust.files);
+                        bundles.known.insert(path, file.clone());
+                        file
+                    }
+                },
+            };
+            trust.variables.push((name.into(), format!("{FOLDER}/{file}").into()));
+        }
+        trust.add_java(&roots, &authority, variable(JAVA).unwrap_or_default());
+        trust.authority = Some(authority);
+        Ok(trust)
+    }
+
+    /// Adds the trust store, unless the caller has named one.
+    fn add_java(&mut self, roots: &[u8], authority: &RunAuthority, mut options: OsString) {
+        if options.to_string_lossy().contains(JAVA_STORE) {
+            self.notes.push(
+                "JAVA_TOOL_OPTIONS names a trust store: Java programs trust that, and not the \
+                 run's authority",
+            );
+            return;
+        }
+        // What is no certificate OpenSSL reads no further either.
+        let roots = Pem::new(roots).certificates().unwrap_or_default();
+        let mut all = vec![authority.certificate.clone()];
+        all.extend(roots);
+        self.files.push(ShownFile { name: STORE.into(), content: p12::trust_store(&all) });
+        if !options.is_empty() {
+            options.push(" ");
+        }
+        options.push(format!("{JAVA_STORE}={FOLDER}/{STORE} {JAVA_STORE}Type=PKCS12"));
+        self.variables.push((JAVA.into(), options));
+    }
+
+    /// The variables as lines of a shell.
+    pub fn lines(&self) -> String {
+        let line = |(name, value): &(OsString, OsString)| {
+            let value = value.to_string_lossy().replace('\'', "'\\''");
+            format!("export {}='{value}'\n", name.to_string_lossy())
+        };
+        self.variables.iter().map(line).collect()
+    }
+}
+
+/// Files that join the authority with roots.
+struct Bundles<'a> {
+    authority: &'a str,
+    /// The files inside, by those of the caller that they have.
+    known: BTreeMap<OsString, String>,
+}
+
+impl Bundles<'_> {
+    fn add(&self, name: &str, roots: &[u8], files: &mut Vec<ShownFile>) -> String {
+        let mut content = self.authority.as_bytes().to_vec();
+        content.extend_from_slice(roots);
+        files.push(ShownFile { name: name.into(), content });
+        name.to_owned()
+    }
+}
+
+fn read_variable(variable: &'static str, path: OsString) -> Result<Vec<u8>, TrustError> {
+    read(&path).map_err(|error| TrustError::Variable { variable, path, error })
+}
+
+fn read_system(path: &Path) -> Result<Vec<u8>, TrustError> {
+    let failed = |error| TrustError::System { path: path.display().to_string(), error };
+    read(path.as_os_str()).map_err(failed)
+}
+
+fn read(path: &OsStr) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    // A FIFO would wait for its writer.
+    if !Path::new(path).metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    File::open(path)?.take(ROOTS_BYTES_MAX + 1).read_to_end(&mut text)?;
+    match text.len() as u64 > ROOTS_BYTES_MAX {
+        true => Err(io::ErrorKind::FileTooLarge.into()),
+        false => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn trust(values: &[(&str, &str)], system: Option<&Path>) -> Result<RunTrust, TrustError> {
+        let value = |name: &str| values.iter().find(|(known, _)| *known == name);
+        let names = MintedNames::These(vec!["a.example".into()]);
+        RunTrust::new(&names, system, |name| value(name).map(|(_, value)| value.into()))
+    }
+
+    #[test]
+    fn files_of_the_caller_are_joined_and_not_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("of {name}\n")).unwrap();
+            path.into_os_string().into_string().unwrap()
+        };
+        let (system, own, node) = (write("system"), write("own"), write("node"));
+        let system = Some(Path::new(&system));
+        let given = [
+            ("SSL_CERT_FILE", ""),
+            ("CURL_CA_BUNDLE", &*own),
+            ("PIP_CERT", &own),
+            ("NODE_EXTRA_CA_CERTS", &node),
+            (JAVA, "-Xmx9m"),
+        ];
+        let joined = trust(&given, system).unwrap();
+        let pem = &joined.authority.as_ref().unwrap().pem;
+        let value = |name: &str| {
+            let found = joined.variables.iter().find(|(known, _)| known == name);
+            found.unwrap().1.to_str().unwrap()
+        };
+        let content = |name: &str| {
+            let file = value(name).strip_prefix("/run/eyelet/").unwrap();
+            let file = joined.files.iter().find(|shown| shown.name == file).unwrap();
+            String::from_utf8(file.content.clone()).unwrap()
+        };
+        for (name, with) in [
+            ("SSL_CERT_FILE", "of system\n"),
+            ("GIT_SSL_CAINFO", "of system\n"),
+            ("CURL_CA_BUNDLE", "of own\n"),
+            ("PIP_CERT", "of own\n"),
+            ("NODE_EXTRA_CA_CERTS", "of node\n"),
+            ("DENO_CERT", ""),
+        ] {
+            assert_eq!(content(name), format!("{pem}{with}"), "{name}");
+        }
+        assert!(value(JAVA).starts_with("-Xmx9m -Djavax.net.ssl.trustStore=/run/eyelet/"));
+        assert!(joined.lines().contains("export PIP_CERT='/run/eyelet/CURL_CA_BUNDLE.pem'\n"));
+        let of_caller = trust(&[("SSL_CERT_FILE", &own)], system).unwrap();
+        assert!(of_caller.files[0].content.ends_with(b"of own\n"));
+        assert_eq!(of_caller.files.len(), 3);
+    }
+
+    #[test]
+    fn what_cannot_be_joined_is_said() {
+        let missing = trust(&[("SSL_CERT_FILE", "/missing/roots.pem")], None).unwrap_err();
+        let missing = missing.to_string();
+        assert!(missing.starts_with("SSL_CERT_FILE is /missing/roots.pem, which"), "{missing}");
+        let folder = trust(&[("PIP_CERT", "/")], None).unwrap_err().to_string();
+        assert!(folder.contains("it is no file"), "{folder}");
+        let none = trust(&[], None).unwrap();
+        assert_eq!(
+            none.notes,
+            ["no CA certificates here: programs trust the run's authority alone"]
+        );
+        let own = trust(&[(JAVA, "-Djavax.net.ssl.trustStore=x")], None).unwrap();
+        assert!(own.notes.iter().any(|note| note.starts_with("JAVA_TOOL_OPTIONS names")));
+        assert!(own.variables.iter().all(|(name, _)| name != JAVA));
+        let nothing = RunTrust::new(&MintedNames::Nothing, None, |_| Some("/missing".into()));
+        assert!(nothing.unwrap().variables.is_empty());
+    }
+}
