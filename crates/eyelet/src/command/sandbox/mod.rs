@@ -145,7 +145,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     };
     let mut inside = Command::new("/proc/self/exe");
     inside.args(["sandbox", "--inside"]);
-    let (confined, ConfinedSockets { tcp, dns }) = Confined::start(inside, &plan)?;
+    let (confined, ConfinedSockets { tcp, dns, diag }) = Confined::start(inside, &plan)?;
     let mut names = ResolvedNames::default();
     let (addresses, sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
     let mut config = serving.config(&addresses, &mut names.placeholders)?;
@@ -155,7 +155,10 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         false => Existing::Listed(list.clone()),
     };
     let names = Arc::new(Mutex::new(names));
-    serve_names(dns, existing, names.clone())?;
+    // A search for who asks takes time, and nothing else tells of it.
+    let tells = args.learn.is_some() || args.report.is_some() || args.json;
+    let diag = diag.filter(|_| tells);
+    serve_names(dns, existing, names.clone(), confined.programs(diag))?;
     let tell = if screen.is_json { output::event } else { |_: &Value| () };
     let record = thread::Builder::new()
         .name("sandbox-record".into())
