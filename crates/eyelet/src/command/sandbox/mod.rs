@@ -20,7 +20,6 @@ use std::time::Instant;
 
 use eyelet_config::{Config, SandboxProfile};
 use eyelet_edge::snapshot::listen;
-use eyelet_engine::worker::Order;
 use eyelet_sandbox::{
     AllowList, ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, PORTS_MAX,
     ResolvedNames, SandboxError, serve_names,
@@ -205,7 +204,7 @@ impl Run {
         runtime.block_on(async {
             let mut signals = Signals::with_application()?;
             let activated = listen::activated(&self.config, passed);
-            let running = serve::start_after(self.config, &activated, Order::Serve)?;
+            let running = serve::start_for_command(self.config, &activated)?;
             // The record ends with the edge's own end of the pipe.
             drop((activated, self.log));
             let began = Instant::now();
