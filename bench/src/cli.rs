@@ -8,8 +8,8 @@ use clap::{Parser, Subcommand};
 use crate::own::Own;
 use crate::peers::NAMES;
 use crate::run::{
-    bulk, changes, chat, churn, compression, handshakes, idle, million, requests, splice, squid,
-    svn,
+    bulk, changes, chat, churn, compression, handshakes, idle, million, requests, sandbox, splice,
+    squid, svn,
 };
 
 /// Measures Eyelet and its peers side by side, in one run, in turn.
@@ -60,6 +60,8 @@ pub enum Scenario {
     Splice(splice::Options),
     /// Peeking beside Squid, through redirection, as shares of splicing all
     Squid(squid::Options),
+    /// A command in a sandbox, beside one that is let out freely, by Squid and by mitmproxy
+    Sandbox(sandbox::Options),
     /// Memory over passes of 20,000 short connections
     Churn(churn::Options),
     /// Resident memory in front of 200 clients that say a word every 5 seconds

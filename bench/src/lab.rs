@@ -97,6 +97,11 @@ impl Lab {
         &self.folder.0
     }
 
+    /// Both cores, as taskset reads them.
+    pub fn cores(&self) -> String {
+        format!("{},{}", self.server_core, self.client_core)
+    }
+
     /// The program under test, if it was found.
     pub fn eyelet(&self) -> Option<&Path> {
         self.eyelet.as_deref()

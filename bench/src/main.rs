@@ -33,16 +33,17 @@ use cli::{Cli, Scenario};
 use lab::Lab;
 use run::requests::Work;
 use run::{
-    Findings, bulk, changes, chat, churn, compression, handshakes, idle, million, requests, splice,
-    squid, svn,
+    Findings, bulk, changes, chat, churn, compression, handshakes, idle, million, requests,
+    sandbox, splice, squid, svn,
 };
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.scenario {
-        Scenario::Squid(_) if !cli.against.is_empty() => {
-            Err(io::Error::other("`squid` measures rows of its own: leave --against out"))
+        Scenario::Squid(_) | Scenario::Sandbox(_) if !cli.against.is_empty() => {
+            Err(io::Error::other("it measures rows of its own: leave --against out"))
         }
+        Scenario::Sandbox(sandbox::Options { inside: false, .. }) => sandbox::enter(),
         Scenario::Squid(squid::Options { inside: false, .. }) => squid::enter(),
         Scenario::Peer(own) => own::serve(own),
         _ => measure(&cli),
@@ -95,6 +96,7 @@ async fn scenario(cli: &Cli, lab: &Lab) -> io::Result<Findings> {
         Scenario::Idle(options) => idle::run(lab, against, options).await,
         Scenario::Splice(options) => splice::run(lab, against, options).await,
         Scenario::Squid(options) => squid::run(lab, options).await,
+        Scenario::Sandbox(options) => sandbox::run(lab, options).await,
         Scenario::Churn(options) => churn::run(lab, against, options).await,
         Scenario::Chat(options) => chat::run(lab, against, options).await,
         Scenario::Handshakes(options) => handshakes::run(lab, against, options).await,

@@ -10,6 +10,7 @@ pub mod idle;
 pub mod million;
 mod post;
 pub mod requests;
+pub mod sandbox;
 pub mod splice;
 pub mod squid;
 mod strace;

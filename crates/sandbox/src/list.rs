@@ -13,7 +13,7 @@ const NAME_CHARS_MAX: usize = 253;
 const LABEL_CHARS_MAX: usize = 63;
 
 /// Different ports: each has a socket for each version of IP, and all go by one message of at most
-/// 253 descriptors (unix(7)), with two for DNS.
+/// 253 descriptors (unix(7)), with two for DNS and one that tells who asks.
 pub const PORTS_MAX: usize = 125;
 
 /// An entry.

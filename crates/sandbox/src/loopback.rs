@@ -1,5 +1,5 @@
 //! The network of a namespace: a loopback device that is up, takes every address as its own, and
-//! has one beside 127.0.0.1 and ::1 for each version.
+//! has one beside 127.0.0.1 and ::1 for each version. A second device has none, and leads nowhere.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ use netlink_packet_core::{
     NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkFlags, LinkMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{
     RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -40,6 +40,7 @@ pub(crate) fn set_up() -> io::Result<bool> {
     link.header.flags = LinkFlags::Up;
     link.header.change_mask = LinkFlags::Up;
     netlink.ask(RouteNetlinkMessage::SetLink(link))?;
+    netlink.look_connected();
     netlink.take(OWN_V4.into(), 32)?;
     match netlink.take(OWN_V6.into(), 128) {
         Ok(()) => Ok(true),
@@ -57,6 +58,15 @@ pub(crate) fn let_ping() {
 
 /// The groups whose processes may ping (icmp(7)).
 const PING_GROUPS: &str = "/proc/sys/net/ipv4/ping_group_range";
+
+/// The device that leads nowhere: its number, which no other one has, its name, its address, and
+/// what it may be, because a kernel need not have the first one.
+const DEVICE: u32 = 1000;
+const DEVICE_NAME: &str = "eyelet0";
+const DEVICE_V4: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 2);
+const DEVICE_KINDS: [InfoKind; 2] = [InfoKind::Dummy, InfoKind::Bridge];
+/// The switch by which a new device has no address of IPv6.
+const NO_IPV6_OF_NEW: &str = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
 
 /// The kernel's errors where IPv6 is missing or switched off.
 const NO_IPV6: [i32; 3] = [
@@ -78,22 +88,45 @@ impl Netlink {
         Ok(Self { socket, count: 0 })
     }
 
+    /// Adds a device with a carrier and an address: browsers say that they are offline where
+    /// loopback is alone. Every route leads to loopback, and at this device nobody is.
+    fn look_connected(&mut self) {
+        // A command without it is confined as well.
+        let _ = std::fs::write(NO_IPV6_OF_NEW, "1");
+        for kind in DEVICE_KINDS {
+            let mut link = LinkMessage::default();
+            link.header.index = DEVICE;
+            link.header.flags = LinkFlags::Up;
+            link.header.change_mask = LinkFlags::Up;
+            let name = LinkAttribute::IfName(DEVICE_NAME.into());
+            link.attributes = vec![name, LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)])];
+            if self.ask(RouteNetlinkMessage::NewLink(link)).is_ok() {
+                let _ = self.give(DEVICE, DEVICE_V4.into(), 32);
+                return;
+            }
+        }
+    }
+
     /// Gives the loopback device an address, and all others of its version.
     fn take(&mut self, own: IpAddr, prefix_len: u8) -> io::Result<()> {
-        let family = if own.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        let mut address = AddressMessage::default();
-        (address.header.family, address.header.prefix_len) = (family, prefix_len);
-        address.header.index = LOOPBACK;
-        address.attributes = vec![AddressAttribute::Local(own), AddressAttribute::Address(own)];
-        self.ask(RouteNetlinkMessage::NewAddress(address))?;
+        self.give(LOOPBACK, own, prefix_len)?;
         let mut route = RouteMessage::default();
-        route.header.address_family = family;
+        route.header.address_family = family(own);
         route.header.table = TABLE_LOCAL;
         route.header.protocol = RouteProtocol::Boot;
         route.header.scope = RouteScope::Host;
         route.header.kind = RouteType::Local;
         route.attributes = vec![RouteAttribute::Oif(LOOPBACK)];
         self.ask(RouteNetlinkMessage::NewRoute(route))
+    }
+
+    /// Gives a device an address.
+    fn give(&mut self, device: u32, own: IpAddr, prefix_len: u8) -> io::Result<()> {
+        let mut address = AddressMessage::default();
+        (address.header.family, address.header.prefix_len) = (family(own), prefix_len);
+        address.header.index = device;
+        address.attributes = vec![AddressAttribute::Local(own), AddressAttribute::Address(own)];
+        self.ask(RouteNetlinkMessage::NewAddress(address))
     }
 
     /// Asks the kernel, and waits for its answer.
@@ -120,4 +153,8 @@ impl Netlink {
             _ => Err(ErrorKind::InvalidData.into()),
         }
     }
+}
+
+fn family(ip: IpAddr) -> AddressFamily {
+    if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }

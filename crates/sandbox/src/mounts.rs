@@ -14,11 +14,8 @@ use rustix::mount::{
 };
 
 use crate::devices;
-use crate::step::{ConfineStep, SandboxError};
+use crate::step::{ConfineStep, EMPTY, SandboxError};
 
-/// Folders that are empty inside: sockets of services (D-Bus, Docker, name caches) are there, and
-/// what programs of one user leave for each other.
-const EMPTY: [&str; 3] = ["/run", "/var/run", "/tmp"];
 /// Bytes of each of them at most, as the system's own have by default: half of memory.
 const EMPTY_OPTIONS: &std::ffi::CStr = c"mode=1777,size=50%";
 /// The folder of the kernel's devices, in which root writes what changes the whole machine.

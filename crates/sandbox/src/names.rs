@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
@@ -17,6 +17,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::list::AllowList;
 use crate::placeholder::Placeholders;
+use crate::programs::Programs;
+use crate::sockets::DNS;
 
 /// Seconds for which an answer may be kept: a placeholder stays for the run.
 const TTL_S: u32 = 300;
@@ -24,6 +26,8 @@ const TTL_S: u32 = 300;
 const QUESTION_BYTES_MAX: usize = 4096;
 /// Names that are remembered which were asked for and do not exist.
 const REFUSED_MAX: usize = 1024;
+/// Names whose program is remembered: as many as there are placeholders.
+const PROGRAMS_MAX: usize = 1 << 14;
 
 /// The names of a run, which its DNS and its connections share.
 #[derive(Debug, Default)]
@@ -32,6 +36,8 @@ pub struct ResolvedNames {
     pub placeholders: Placeholders,
     /// Those that do not, and how often each was asked for.
     pub refused: BTreeMap<String, u64>,
+    /// The program that asked for a name first, for each name. `None`: it was not found.
+    pub programs: BTreeMap<String, Option<String>>,
     /// Questions for names that were not noted, because too many were asked for.
     pub more: u64,
 }
@@ -54,7 +60,8 @@ impl Existing {
     }
 }
 
-/// Answers what comes to these sockets, on a thread of its own, until the process ends.
+/// Answers what comes to these sockets, on a thread of its own, until the process ends. With
+/// `programs` it notes who asks.
 ///
 /// # Errors
 /// The kernel's.
@@ -62,6 +69,7 @@ pub fn serve(
     sockets: Vec<OwnedFd>,
     existing: Existing,
     names: Arc<Mutex<ResolvedNames>>,
+    programs: Option<Programs>,
 ) -> io::Result<()> {
     let mut served = Vec::new();
     for socket in sockets {
@@ -78,7 +86,7 @@ pub fn serve(
         let _ = poll(&mut waits, None);
         for (socket, state) in &served {
             let mut names = names.lock();
-            answer_all(socket, state, &existing, &mut names);
+            answer_all((socket, state), &existing, &mut names, programs.as_ref());
         }
     };
     thread::Builder::new().name("sandbox-dns".into()).spawn(body)?;
@@ -87,10 +95,10 @@ pub fn serve(
 
 /// Answers all questions that have come to a socket.
 fn answer_all(
-    socket: &UdpSocket,
-    state: &UdpSocketState,
+    (socket, state): (&UdpSocket, &UdpSocketState),
     existing: &Existing,
     names: &mut ResolvedNames,
+    programs: Option<&Programs>,
 ) {
     let mut bytes = [0; QUESTION_BYTES_MAX];
     loop {
@@ -104,7 +112,8 @@ fn answer_all(
         // Several of a size may come at once.
         let questions = bytes.get(..len).unwrap_or_default().chunks(stride.max(1));
         for question in questions {
-            let Some(contents) = answer(question, existing, names) else { continue };
+            let who = || programs?.program(addr, SocketAddr::new(dst_ip?, DNS));
+            let Some(contents) = answer(question, existing, names, who) else { continue };
             let contents = &contents;
             let sent = Transmit {
                 destination: addr,
@@ -120,7 +129,12 @@ fn answer_all(
 }
 
 /// The answer to a question. `None`: it is no question.
-fn answer(question: &[u8], existing: &Existing, names: &mut ResolvedNames) -> Option<Vec<u8>> {
+fn answer(
+    question: &[u8],
+    existing: &Existing,
+    names: &mut ResolvedNames,
+    who: impl FnOnce() -> Option<String>,
+) -> Option<Vec<u8>> {
     let asked = Message::from_vec(question).ok()?;
     if asked.metadata.message_type != MessageType::Query {
         return None;
@@ -131,7 +145,7 @@ fn answer(question: &[u8], existing: &Existing, names: &mut ResolvedNames) -> Op
     answer.metadata.response_code = match &*asked.queries {
         [query] if asked.metadata.op_code == OpCode::Query => {
             answer.add_query(query.clone());
-            let (code, record) = look_up(query, existing, names);
+            let (code, record) = look_up(query, existing, names, who);
             answer.answers.extend(record);
             code
         }
@@ -145,12 +159,14 @@ fn look_up(
     query: &Query,
     existing: &Existing,
     names: &mut ResolvedNames,
+    who: impl FnOnce() -> Option<String>,
 ) -> (ResponseCode, Option<Record>) {
     let name = query.name().to_lowercase().to_ascii();
     let name = name.trim_end_matches('.');
     if query.query_class() != DNSClass::IN {
         return (ResponseCode::Refused, None);
     }
+    names.note_program(name, who);
     if !existing.has(name) {
         names.refuse(name);
         return (ResponseCode::NXDomain, None);
@@ -169,6 +185,12 @@ fn look_up(
 }
 
 impl ResolvedNames {
+    fn note_program(&mut self, name: &str, who: impl FnOnce() -> Option<String>) {
+        if self.programs.len() < PROGRAMS_MAX && !self.programs.contains_key(name) {
+            self.programs.insert(name.to_owned(), who());
+        }
+    }
+
     fn refuse(&mut self, name: &str) {
         let is_full = self.refused.len() >= REFUSED_MAX;
         match self.refused.get_mut(name) {

@@ -2,7 +2,7 @@
 //! the command's end.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus};
 
 use eyelet_sys::channel::Channel;
@@ -12,6 +12,7 @@ use eyelet_sys::confine::namespace;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::message::{ConfinedPlan, Kind, receive, send};
+use crate::programs::Programs;
 use crate::sockets::ConfinedSockets;
 use crate::stdio::{self, Copies};
 use crate::step::{ConfineStep, SandboxError};
@@ -57,9 +58,14 @@ impl Confined {
         let ((), _) = receive(channel, Kind::Entered)?;
         namespace::map_users(confined.inside.id()).map_err(SandboxError::at(ConfineStep::Users))?;
         send(channel, Kind::Mapped, &(), &[]).map_err(&start)?;
-        let (addresses, descriptors) = receive(channel, Kind::Sockets)?;
-        let sockets = ConfinedSockets::put_together(addresses, descriptors).map_err(start)?;
+        let (passed, descriptors) = receive(channel, Kind::Sockets)?;
+        let sockets = ConfinedSockets::put_together(passed, descriptors).map_err(start)?;
         Ok((confined, sockets))
+    }
+
+    /// Who finds the command's programs, by the socket of its [`ConfinedSockets`].
+    pub fn programs(&self, socket: Option<OwnedFd>) -> Option<Programs> {
+        Programs::new(socket?, self.inside.id()).ok()
     }
 
     /// Starts the command: its sockets are served.

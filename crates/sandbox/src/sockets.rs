@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use eyelet_sys::socket::{self, Listen};
 
+use crate::programs;
 use crate::step::{ConfineStep, SandboxError};
 
 /// The port of DNS.
-const DNS: u16 = 53;
+pub(crate) const DNS: u16 = 53;
 /// Connections that wait until they are accepted. The command starts once they are.
 const BACKLOG: i32 = 4096;
 /// Probes of the kernel for connections that never leave this machine.
@@ -24,7 +25,13 @@ pub struct ConfinedSockets {
     pub tcp: Vec<(SocketAddr, OwnedFd)>,
     /// UDP sockets at port 53.
     pub dns: Vec<OwnedFd>,
+    /// One that tells of all sockets in the namespace, if the kernel has it.
+    pub diag: Option<OwnedFd>,
 }
+
+/// What the descriptors of a message are: the addresses of those that listen, and whether the last
+/// one is [`ConfinedSockets::diag`].
+pub(crate) type Passed = (Vec<SocketAddr>, bool);
 
 impl ConfinedSockets {
     /// Makes those of these TCP ports in the namespace of this process.
@@ -39,7 +46,7 @@ impl ConfinedSockets {
             transparent: false,
             defer: None,
         };
-        let mut made = Self { tcp: Vec::new(), dns: Vec::new() };
+        let mut made = Self { tcp: Vec::new(), dns: Vec::new(), diag: programs::open() };
         for ip in any {
             for port in ports {
                 let address = SocketAddr::new(*ip, *port);
@@ -57,22 +64,25 @@ impl ConfinedSockets {
         Ok(made)
     }
 
-    /// The addresses of the TCP sockets, and all descriptors in order.
-    pub(crate) fn take_apart(self) -> (Vec<SocketAddr>, Vec<OwnedFd>) {
+    /// All descriptors in order, and what they are.
+    pub(crate) fn take_apart(self) -> (Passed, Vec<OwnedFd>) {
         let (addresses, mut descriptors): (Vec<_>, Vec<_>) = self.tcp.into_iter().unzip();
         descriptors.extend(self.dns);
-        (addresses, descriptors)
+        let passed = (addresses, self.diag.is_some());
+        descriptors.extend(self.diag);
+        (passed, descriptors)
     }
 
     /// Those that [`ConfinedSockets::take_apart`] has taken apart.
     pub(crate) fn put_together(
-        addresses: Vec<SocketAddr>,
+        (addresses, has_diag): Passed,
         mut descriptors: Vec<OwnedFd>,
     ) -> io::Result<Self> {
+        let diag = if has_diag { descriptors.pop() } else { None };
         if descriptors.len() < addresses.len() {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let dns = descriptors.split_off(addresses.len());
-        Ok(Self { tcp: addresses.into_iter().zip(descriptors).collect(), dns })
+        Ok(Self { tcp: addresses.into_iter().zip(descriptors).collect(), dns, diag })
     }
 }

@@ -2,8 +2,13 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+
+/// Folders that are empty inside: sockets of services (D-Bus, Docker, name caches) are there, and
+/// what programs of one user leave for each other.
+pub(crate) const EMPTY: [&str; 3] = ["/run", "/var/run", "/tmp"];
 
 /// A step. A command is started only after all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +55,12 @@ impl ConfineStep {
 
 /// Why a command was not started. Nothing of it ran.
 #[derive(Debug, thiserror::Error)]
-#[error("{}{}: {error}{}", step.text(), in_brackets(.about.as_deref()), advice(*step, error))]
+#[error(
+    "{}{}: {error}{}",
+    step.text(),
+    in_brackets(.about.as_deref()),
+    advice(*step, .about.as_deref(), error)
+)]
 pub struct SandboxError {
     /// The step that failed.
     pub step: ConfineStep,
@@ -82,7 +92,7 @@ fn setting(path: &str) -> Option<u64> {
 }
 
 /// Says which setting forbids the step, and what to do about it.
-fn advice(step: ConfineStep, error: &io::Error) -> String {
+fn advice(step: ConfineStep, about: Option<&str>, error: &io::Error) -> String {
     let is_forbidden = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::StorageFull);
     match step {
         ConfineStep::Namespaces | ConfineStep::Users | ConfineStep::Network if is_forbidden => {
@@ -93,6 +103,16 @@ fn advice(step: ConfineStep, error: &io::Error) -> String {
              with `--security-opt systempaths=unconfined` (Docker, Podman), or with \
              `procMount: Unmasked` (Kubernetes)."
                 .into()
+        }
+        ConfineStep::Command if error.kind() == ErrorKind::NotFound => {
+            let program = Path::new(about.unwrap_or_default());
+            let emptied = EMPTY.iter().find(|folder| program.starts_with(folder));
+            emptied.map_or(String::new(), |folder| {
+                format!(
+                    "\n{folder} is empty inside, but for the folder in which this is started. \
+                     Start it in the folder of the program, or keep the program elsewhere."
+                )
+            })
         }
         _ => String::new(),
     }

@@ -12,8 +12,9 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use eyelet_sys::file::{LogFile, open_log};
 
@@ -169,6 +170,18 @@ impl Style {
     }
 }
 
+/// A thread, and a channel that is disconnected when it has ended.
+type WriterThread = (JoinHandle<()>, Receiver<()>);
+
+fn start_thread(body: impl FnOnce() + Send + 'static) -> io::Result<WriterThread> {
+    let (ends, ended) = sync_channel(1);
+    let body = move || {
+        let _ends = ends;
+        body();
+    };
+    Ok((std::thread::Builder::new().name("access-log".into()).spawn(body)?, ended))
+}
+
 /// The thread that writes the access log. It ends when every worker's [`Log`] is dropped.
 pub struct Writer {
     settings: LogSettings,
@@ -176,7 +189,7 @@ pub struct Writer {
     /// The file that is written to.
     opened: Option<FileId>,
     queue: Option<Fill>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<WriterThread>,
     budget: Arc<Budget>,
     /// The thread's own counters.
     counters: Arc<Counters>,
@@ -202,9 +215,7 @@ impl Writer {
         let queue_bytes_max = (config.limits.memory_max / QUEUE_PART).min(QUEUE_BYTES_MAX);
         let (queue, drain) = queue::queue(queue_bytes_max);
         let counted = counters.clone();
-        let thread = std::thread::Builder::new()
-            .name("access-log".into())
-            .spawn(move || write_all(out, drain, &counted))?;
+        let thread = start_thread(move || write_all(out, drain, &counted))?;
         let (queue, thread) = (Some(queue), Some(thread));
         Ok(Self { settings, style, opened, queue, thread, budget, counters })
     }
@@ -252,7 +263,7 @@ impl Writer {
 
     /// Whether the thread has ended, which only a failure causes: its queue is open here.
     pub fn has_died(&self) -> bool {
-        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
+        self.thread.as_ref().is_some_and(|(thread, _)| thread.is_finished())
     }
 
     /// Waits until every line is written, at most a second: a stuck reader must not delay the end
@@ -260,15 +271,11 @@ impl Writer {
     pub fn finish(self) {
         // `map` drops the sender that is here, so that the queue can end.
         let waiting = self.queue.map(|queue| queue.drain());
-        let (Some(thread), Some(waiting)) = (self.thread, waiting) else { return };
-        let end = Instant::now() + FINISH_TIMEOUT;
-        while !thread.is_finished() && Instant::now() < end {
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
-        let cause = match thread.is_finished() {
+        let (Some((_, ended)), Some(waiting)) = (self.thread, waiting) else { return };
+        let cause = match ended.recv_timeout(FINISH_TIMEOUT) {
+            Err(RecvTimeoutError::Timeout) => "the access log's reader is stuck",
             // Lines that wait are left only where it ended by a failure.
-            true => "the access log's thread has ended",
-            false => "the access log's reader is stuck",
+            _ => "the access log's thread has ended",
         };
         // Some lines of the batch that was being written may have been read.
         let lines = waiting.unwritten_lines();
@@ -363,6 +370,8 @@ impl<W: Write> Output<W> {
 mod tests {
     #![allow(clippy::panic, clippy::unwrap_used)]
 
+    use std::time::Instant;
+
     use super::*;
 
     /// A disk with so much room.
@@ -437,7 +446,7 @@ mod tests {
         assert!(!writer.has_died(), "there is none to end");
         let (queue, drain) = queue::queue(QUEUE_BYTES_MAX);
         let body = move || write_all(Box::new(Faulty), drain, &Counters::default());
-        writer.thread = Some(std::thread::spawn(body));
+        writer.thread = Some(start_thread(body).unwrap());
         writer.queue = Some(queue);
         let mut log = writer.log(Arc::default());
         assert!(!writer.has_died());

@@ -152,6 +152,25 @@ pub struct Reloaded {
     pub unchanged: Vec<&'static str>,
 }
 
+/// How long an edge is meant to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// For months: what only the start needed is given back.
+    Months,
+    /// As long as a command that waits for it: giving back takes threads and pages that the next
+    /// step needs again, longer than the rest of the start.
+    Command,
+}
+
+impl Life {
+    /// Gives memory back to the system.
+    fn trim(self) {
+        if self == Self::Months {
+            eyelet_sys::memory::trim();
+        }
+    }
+}
+
 /// Binds, then starts the workers.
 ///
 /// # Errors
@@ -166,6 +185,23 @@ pub fn start(config: Config) -> Result<Running, StartError> {
 /// # Errors
 /// [`StartError`]. Nothing runs then.
 pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Running, StartError> {
+    begin(config, earlier, order, Life::Months)
+}
+
+/// Starts an edge for a command, with listeners that are bound already.
+///
+/// # Errors
+/// [`StartError`]. Nothing runs then.
+pub fn start_for_command(config: Config, sockets: &[Bound]) -> Result<Running, StartError> {
+    begin(config, sockets, Order::Serve, Life::Command)
+}
+
+fn begin(
+    config: Config,
+    earlier: &[Bound],
+    order: Order,
+    life: Life,
+) -> Result<Running, StartError> {
     if let Some(address) = rebound(&config, earlier) {
         return Err(StartError::Rebound(address));
     }
@@ -183,7 +219,7 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
     }
     let addresses = addresses(&listeners);
     // Frees what reading the configuration left, so that it does not count as held.
-    eyelet_sys::memory::trim();
+    life.trim();
     let resident = eyelet_sys::memory::resident_bytes();
     let budget = Arc::new(Budget::new(config.limits.memory_max, resident));
     let writer = Writer::start(config, &budget).map_err(|error| log_error(config, error))?;
@@ -212,28 +248,14 @@ pub fn start_after(config: Config, earlier: &[Bound], order: Order) -> Result<Ru
         changed: watch::Sender::default(),
         lost_threads: LostThreadLog::default(),
     };
-    // Returns memory and program pages that only the start needed. From here on connections need
-    // the memory.
-    eyelet_sys::memory::trim();
-    eyelet_sys::memory::forget_code();
-    running.order(order);
-    if let Err(error) = running.work(queries) {
-        // The workers that were made have little or nothing to finish.
-        running.drain();
-        return Err(StartError::Worker(error));
+    match running.begin(queries, order, life) {
+        Ok(()) => Ok(running),
+        Err(error) => {
+            // The workers that were made have little or nothing to finish.
+            running.drain();
+            Err(error)
+        }
     }
-    eyelet_sys::memory::trim();
-    running.watch_sources();
-    if order != Order::Hold
-        && let Err(error) = running.admin.open(Start::Alone)
-    {
-        running.drain();
-        return Err(error.into());
-    }
-    for bound in running.listeners().iter() {
-        tracing::info!("listening on {}", bound.address);
-    }
-    Ok(running)
 }
 
 fn addresses(listeners: &[Bound]) -> Vec<SocketAddr> {
@@ -258,14 +280,34 @@ fn make(
 ) -> io::Result<(Edge, Runtime)> {
     let worker = Edge::new(index, snapshot, log, counters)?;
     warm_up::warm_up(&worker);
-    eyelet_sys::memory::trim();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok((worker, runtime))
 }
 
 impl Running {
+    /// Starts the workers, and what waits for them.
+    fn begin(&mut self, queries: Vec<Queries>, order: Order, life: Life) -> Result<(), StartError> {
+        // Returns memory and program pages that only the start needed. From here on connections
+        // need the memory.
+        life.trim();
+        if life == Life::Months {
+            eyelet_sys::memory::forget_code();
+        }
+        self.order(order);
+        self.work(queries, life).map_err(StartError::Worker)?;
+        life.trim();
+        self.watch_sources();
+        if order != Order::Hold {
+            self.admin.open(Start::Alone)?;
+        }
+        for bound in self.listeners().iter() {
+            tracing::info!("listening on {}", bound.address);
+        }
+        Ok(())
+    }
+
     /// Starts the workers. Waits until all have warmed up, or one fails.
-    fn work(&mut self, queries: Vec<Queries>) -> io::Result<()> {
+    fn work(&mut self, queries: Vec<Queries>, life: Life) -> io::Result<()> {
         let count = queries.len();
         let (made, all_made) = sync_channel(count);
         for (index, queries) in queries.into_iter().enumerate() {
@@ -282,6 +324,7 @@ impl Running {
                     Ok(worker) => (Ok(()), Some(worker)),
                     Err(error) => (Err(error), None),
                 };
+                life.trim();
                 // The start waits until all senders are dropped. A worker that hit an internal
                 // error sends nothing, so a running worker must drop its sender.
                 let _ = made.send(result);

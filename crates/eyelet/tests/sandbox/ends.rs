@@ -28,6 +28,7 @@ fn the_exit_status_is_that_of_the_command() {
         (&["sh", "-c", "kill -9 $$"], 128 + 9, ""),
         (&["no-such-command"], 127, "cannot run the command (no-such-command)"),
         (&["./not_executable"], 126, "cannot run the command (./not_executable)"),
+        (&["/tmp/no/such"], 127, "/tmp is empty inside"),
     ] {
         let ran = Sandbox::new(&folder, &HOSTS, "app.test").run(command);
         assert_eq!(ran.status.code(), Some(status), "{command:?}: {}", ran.text);
@@ -139,6 +140,7 @@ fn a_list_is_learnt_and_a_dry_run_tells_what_it_would_refuse() {
     assert!(ran.status.success(), "{}", ran.text);
     let learnt = std::fs::read_to_string(folder.path().join("learnt.txt")).unwrap();
     assert!(learnt.starts_with("app.test "), "{learnt}");
+    assert!(learnt.ends_with(", by curl\n"), "{learnt}");
     let dry = Sandbox::new(&folder, &HOSTS, "b.test").flag("--dry-run");
     let ran = dry.script("curl -sS http://app.test/");
     assert!(ran.status.success(), "{}", ran.text);
@@ -146,7 +148,11 @@ fn a_list_is_learnt_and_a_dry_run_tells_what_it_would_refuse() {
     let listed = Sandbox::without_list(&folder, &HOSTS).option("--allow", "learnt.txt");
     let ran = listed.option("--report", "report.json").script("curl -sS http://app.test/");
     assert!(ran.status.success(), "{}", ran.text);
-    assert_eq!(report(folder.path())["connections"], 1);
+    let report = report(folder.path());
+    assert_eq!(
+        (&report["connections"], &report["names"][0]["program"]),
+        (&1.into(), &"curl".into())
+    );
 }
 
 #[test]

@@ -1,11 +1,16 @@
 //! What is on the list is reached, and nothing else.
 
+use std::time::{Duration, Instant};
+
 use crate::ground::{Sandbox, is_possible, report};
 use crate::support::pki::Kind;
 use crate::support::program::skip;
 use crate::support::{Folder, Pki, Upstream, need};
 
 const HOSTS: [(&str, &str); 2] = [("app.test", "127.0.0.1"), ("other.test", "127.0.0.1")];
+/// A command that is refused has ended by then, with its sandbox: some tenths of a second where
+/// nothing else runs.
+const REFUSED_WITHIN: Duration = Duration::from_secs(5);
 
 #[test]
 fn a_listed_name_is_reached_by_tls_and_http_at_its_port() {
@@ -78,6 +83,74 @@ fn a_profile_of_a_file_is_a_list() {
             sandbox.script(&format!("test -s edge.toml || curl -sS http://app.test:{port}/"));
         assert_eq!(said.status.code(), Some(status), "{profile}: {}", said.text);
     }
+}
+
+#[test]
+fn profiles_of_a_file_confine_two_commands_at_once() {
+    if !is_possible() || !need("curl") {
+        return;
+    }
+    let (folder, app) = (Folder::new(), Upstream::http());
+    let port = app.address.port();
+    let profile = |host: &str| {
+        format!("[sandbox.{host}]\nallow = \"{host}.test:{port}\"\nallow_private = \"127.0.0.1\"\n")
+    };
+    folder.write("edge.toml", profile("app") + &profile("other"));
+    let script = format!(
+        "echo ready; cat; for host in app other; do \
+         curl -sS -o /dev/null http://$host.test:{port}/ && echo reached $host; done"
+    );
+    let start = |profile: &str| {
+        let sandbox = Sandbox::without_list(&folder, &HOSTS).option("--config", "edge.toml");
+        sandbox.option("--profile", profile).start(&["sh", "-c", &script])
+    };
+    let mut both = ["app", "other"].map(start);
+    both.iter_mut().for_each(|run| run.hear("ready"));
+    both.iter_mut().for_each(|run| run.hang_up());
+    for (run, (own, others)) in both.into_iter().zip([("app", "other"), ("other", "app")]) {
+        let ran = run.finish();
+        assert!(ran.text.contains(&format!("reached {own}\n")), "{}", ran.text);
+        assert!(!ran.text.contains(&format!("reached {others}")), "{}", ran.text);
+        let said = format!("refused: {others}.test: not on the list");
+        assert!(ran.text.contains(&said), "{}", ran.text);
+    }
+}
+
+#[test]
+fn what_is_refused_fails_at_once_and_the_summary_says_why() {
+    if !is_possible() || !need("curl") {
+        return;
+    }
+    let (folder, app) = (Folder::new(), Upstream::http());
+    let port = app.address.port();
+    for (command, said) in [
+        (format!("curl -sS http://other.test:{port}/"), "other.test: not on the list, "),
+        (
+            format!("curl -sS --connect-to ::app.test: http://other.test:{port}/"),
+            &*format!("other.test:{port}: no rule with plain_http for this name, once"),
+        ),
+        (format!("curl -sSk https://app.test:{}/", port ^ 1), "never dialled: 1"),
+    ] {
+        let began = Instant::now();
+        let ran = Sandbox::new(&folder, &HOSTS, &format!("app.test:{port}")).script(&command);
+        assert!(ran.text.contains(said), "{command}: {}", ran.text);
+        assert!(began.elapsed() < REFUSED_WITHIN, "{command}: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_ping_is_answered_and_leaves_nothing() {
+    if !is_possible() || !need("ping") {
+        return;
+    }
+    let folder = Folder::new();
+    // Addresses for documentation, which nobody has outside.
+    // The system's own may have rights in its file, which a copy has not.
+    let script = "cp $(command -v ping) own; ./own -c 1 -W 5 192.0.2.1 && \
+         ./own -c 1 -W 5 2001:db8::1 && ./own -c 1 -W 5 app.test";
+    let ran = Sandbox::new(&folder, &HOSTS, "app.test").script(script);
+    assert!(ran.status.success(), "{}", ran.text);
+    assert_eq!(ran.text.matches(" 0% packet loss").count(), 3, "{}", ran.text);
 }
 
 #[test]

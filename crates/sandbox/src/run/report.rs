@@ -54,6 +54,8 @@ pub struct RunRecord {
     refused: BTreeMap<(Place, String), u64>,
     /// Addresses and names that were dialled.
     dialled: BTreeSet<String>,
+    /// The program that asked for a name first, if it was found.
+    programs: BTreeMap<String, Option<String>>,
     /// Connections to places beyond [`PLACES_MAX`].
     more: u64,
 }
@@ -147,8 +149,8 @@ impl RunRecord {
         Some(event)
     }
 
-    /// Tells names that were only looked up from those that were dialled, and gives placeholders
-    /// their names.
+    /// Tells names that were only looked up from those that were dialled, gives placeholders their
+    /// names, and takes the programs that asked for them.
     pub fn resolve(&mut self, names: &mut ResolvedNames) {
         for dialled in &self.dialled {
             match dialled.parse() {
@@ -156,6 +158,7 @@ impl RunRecord {
                 Err(_) => names.placeholders.note_dialled(dialled),
             }
         }
+        self.programs = std::mem::take(&mut names.programs);
         let refused = std::mem::take(&mut self.refused);
         for ((mut place, reason), times) in refused {
             let ip = place.name.parse().ok();
@@ -166,25 +169,32 @@ impl RunRecord {
         }
     }
 
+    /// The program that asked for a name first.
+    fn program(&self, name: &str) -> Option<&str> {
+        self.programs.get(name)?.as_deref()
+    }
+
     /// The places that were reached, as a list for `--allow`.
     pub fn list(&self) -> String {
-        let mut entries = BTreeMap::<String, Traffic>::new();
+        let mut entries = BTreeMap::<String, (Traffic, Option<&str>)>::new();
         for (place, traffic) in &self.reached {
             let entry = match (place.is_tcp, place.port) {
                 (true, _) => format!("tcp {place}"),
                 (false, 0 | HTTP | HTTPS) => place.name.clone(),
                 (false, _) => place.to_string(),
             };
-            let sum = entries.entry(entry).or_default();
+            let (sum, by) = entries.entry(entry).or_default();
+            *by = self.program(&place.name);
             sum.connections += traffic.connections;
             sum.bytes_received += traffic.bytes_received;
         }
         let mut list = String::new();
-        for (entry, Traffic { connections, bytes_received, .. }) in entries {
+        for (entry, (Traffic { connections, bytes_received, .. }, by)) in entries {
+            let by = by.map_or(String::new(), |by| format!(", by {by}"));
             // Writing to a String cannot fail.
             let _ = writeln!(
                 list,
-                "{entry:<40} # connections: {connections}, bytes received: {bytes_received}"
+                "{entry:<40} # connections: {connections}, bytes received: {bytes_received}{by}"
             );
         }
         list
@@ -240,16 +250,23 @@ impl RunRecord {
     pub fn json(&self, names: &ResolvedNames, end: &RunEnd) -> Value {
         let reached = self.reached.iter().map(|(Place { name, port, is_tcp }, traffic)| {
             json!({
-                "name": name, "port": port, "tcp": is_tcp, "listed": !traffic.is_unlisted,
+                "name": name, "program": self.program(name), "port": port, "tcp": is_tcp,
+                "listed": !traffic.is_unlisted,
                 "connections": traffic.connections, "bytes_sent": traffic.bytes_sent,
                 "bytes_received": traffic.bytes_received,
             })
         });
         let refused = self.refused.iter().map(|((Place { name, port, .. }, reason), count)| {
-            json!({ "name": name, "port": port, "reason": reason, "count": count })
+            json!({
+                "name": name, "program": self.program(name), "port": port, "reason": reason,
+                "count": count,
+            })
         });
         let unknown = names.refused.iter().map(|(name, count)| {
-            json!({ "name": name, "port": null, "reason": NOT_LISTED, "count": count })
+            json!({
+                "name": name, "program": self.program(name), "port": null, "reason": NOT_LISTED,
+                "count": count,
+            })
         });
         let Traffic { connections, bytes_sent, bytes_received, .. } = self.sum();
         json!({
@@ -315,12 +332,15 @@ mod tests {
         for name in ["a.example", "db.example", "c.example"] {
             names.placeholders.ask(name).expect("room");
         }
+        names.programs.insert("a.example".into(), Some("curl".into()));
+        names.programs.insert("db.example".into(), None);
         record.resolve(&mut names);
         assert_eq!(names.placeholders.undialled().collect::<Vec<_>>(), ["c.example"]);
         let list = record.list();
         let entries = list.lines().filter_map(|line| line.split(" #").next());
         let entries: Vec<&str> = entries.map(str::trim).collect();
         assert_eq!(entries, ["a.example", "tcp db.example:5432"]);
+        assert_eq!(list.matches(", by curl\n").count(), 1, "{list}");
         let said = record.summary(&names, false).join("\n");
         for part in [
             "connections: 3, names: 2; bytes received: 7, sent: 7",
@@ -334,6 +354,7 @@ mod tests {
         let json = record.json(&names, &end);
         assert_eq!(json["status"], 3);
         assert_eq!(json["names"][0]["bytes_received"], 2);
+        assert_eq!(json["names"][0]["program"], "curl");
         assert_eq!(json["refused"][1]["name"], "db.example");
     }
 }

@@ -18,7 +18,6 @@ use std::{env, fs};
 
 use eyelet_config::{Config, SandboxProfile};
 use eyelet_edge::snapshot::listen;
-use eyelet_engine::worker::Order;
 use eyelet_sandbox::{
     ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, ResolvedNames, RunEnd,
     RunOutputs, RunRecord, RunServing, RunTrust, SandboxError, read_lists, serve_names,
@@ -134,7 +133,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     };
     let mut inside = Command::new("/proc/self/exe");
     inside.args(["sandbox", "--inside"]);
-    let (confined, ConfinedSockets { tcp, dns }) = Confined::start(inside, &plan)?;
+    let (confined, ConfinedSockets { tcp, dns, diag }) = Confined::start(inside, &plan)?;
     let mut names = ResolvedNames::default();
     let (addresses, sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
     let mut config = serving.config(&addresses, &mut names.placeholders, trust.authority)?;
@@ -144,7 +143,10 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         false => Existing::Listed(list.clone()),
     };
     let names = Arc::new(Mutex::new(names));
-    serve_names(dns, existing, names.clone())?;
+    // A search for who asks takes time, and nothing else tells of it.
+    let tells = args.learn.is_some() || args.report.is_some() || args.json;
+    let diag = diag.filter(|_| tells);
+    serve_names(dns, existing, names.clone(), confined.programs(diag))?;
     let tell = if screen.is_json { output::event } else { |_: &Value| () };
     let record = thread::Builder::new()
         .name("sandbox-record".into())
@@ -191,7 +193,7 @@ impl Run {
         runtime.block_on(async {
             let mut signals = Signals::with_application()?;
             let activated = listen::activated(&self.config, passed);
-            let running = serve::start_after(self.config, &activated, Order::Serve)?;
+            let running = serve::start_for_command(self.config, &activated)?;
             // The record ends with the edge's own end of the pipe.
             drop((activated, self.log));
             let began = Instant::now();
