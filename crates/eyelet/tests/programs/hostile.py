@@ -218,6 +218,10 @@ def path_socket_of_a_relative_path():
     return says_at("relative")
 
 @attempt
+def path_socket_by_another_mount():
+    return says_at("other/socket")
+
+@attempt
 def path_socket_of_another_network():
     return says_at("networked")
 
@@ -707,6 +711,10 @@ def keys_of_ssh():
 @attempt
 def keys_of_a_configuration():
     return open("edge.key").read()
+
+@attempt
+def keys_by_another_mount():
+    return open("other/edge.key").read()
 
 @attempt
 def kernel_settings():

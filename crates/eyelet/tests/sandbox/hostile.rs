@@ -119,6 +119,8 @@ const TRIES: &[(&str, Shown)] = &[
     ("keys", Shown::Outside),
     ("key_is_added", Shown::Outside),
     ("crash_report", Shown::Outside),
+    ("path_socket_by_another_mount", Shown::ByRoot),
+    ("keys_by_another_mount", Shown::ByRoot),
     ("raw_v4", Shown::ByRoot),
     ("raw_v6", Shown::ByRoot),
     ("packet", Shown::ByRoot),
@@ -167,7 +169,8 @@ const TRIES: &[(&str, Shown)] = &[
 const NOBODY_ID: u32 = 65534;
 /// Makes the ground on which root's tries could succeed, and goes on with its arguments.
 const GROUND: &str = "mount --bind /tmp /tmp && cd \"$PWD\" && \
-    mkdir -p 'a place/proc' 'a place/cgroup' && mount -t proc proc 'a place/proc' && \
+    mkdir -p 'a place/proc' 'a place/cgroup' other && mount --bind . other && \
+    mount -t proc proc 'a place/proc' && \
     mount -t cgroup2 none 'a place/cgroup' && mount -t debugfs none /sys/kernel/debug && \
     { ls /sys/kernel/debug/tracing >/dev/null 2>&1; mknod -m 666 device c 1 5; } && \
     exec \"$@\" 9<inherited";

@@ -21,6 +21,8 @@ use rustix::mount::{
 use crate::message::ConfinedPlan;
 use crate::step::{ConfineStep, SandboxError};
 
+use self::table::Mounted;
+
 pub(crate) use self::outer::outer_sockets;
 
 /// Folders that are empty inside: sockets of services (D-Bus, Docker, name caches) are there, and
@@ -89,9 +91,13 @@ pub(crate) fn cover(plan: &ConfinedPlan, sockets: &[PathBuf]) -> Result<(), Sand
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let emptied: Vec<&Path> = EMPTY.iter().map(Path::new).chain(runtime.as_deref()).collect();
     let replaced = [RESOLV_CONF, HOSTS].map(|(path, text)| (fs::canonicalize(path).ok(), text));
-    let elsewhere = of_the_kernel().map_err(at(Path::new(PROCESSES)))?;
+    let mounts = table::read(&Path::new(PROCESSES).join("self"));
+    let mounts = mounts.map_err(at(Path::new(PROCESSES)))?;
+    let files = plan.hidden.iter().cloned().chain(keys(plan));
+    // A file may be at several places.
+    let files: Vec<PathBuf> = files.flat_map(|it| table::places(&it, &mounts, &mounts)).collect();
     devices::cover().map_err(at(Path::new(devices::FOLDER)))?;
-    for path in plan.hidden.iter().chain(sockets).chain(&elsewhere).chain(&keys(plan)) {
+    for path in files.iter().chain(sockets).map(PathBuf::as_path).chain(of_the_kernel(&mounts)) {
         hide(path).map_err(at(path))?;
     }
     // With what is hidden in it.
@@ -111,21 +117,22 @@ pub(crate) fn cover(plan: &ConfinedPlan, sockets: &[PathBuf]) -> Result<(), Sand
 
 /// The places at which file systems of the kernel are mounted, beside those below the folders that
 /// are for them.
-fn of_the_kernel() -> io::Result<Vec<PathBuf>> {
+fn of_the_kernel(mounts: &[Mounted]) -> impl Iterator<Item = &Path> {
     let usual = [PROCESSES, SYSTEM, devices::FOLDER];
-    let mut mounts = table::read(&Path::new(PROCESSES).join("self"))?;
-    mounts.retain(|mount| {
+    let others = mounts.iter().filter(move |mount| {
         OF_THE_KERNEL.iter().any(|kind| kind.as_bytes() == mount.kind)
             && !usual.iter().any(|folder| mount.path.starts_with(folder))
     });
-    Ok(mounts.into_iter().map(|mount| mount.path).collect())
+    others.map(|mount| mount.path.as_path())
 }
 
 /// The folders of keys that the command has no use for.
-fn keys(plan: &ConfinedPlan) -> Vec<PathBuf> {
-    let Some(home) = std::env::var_os("HOME").map(PathBuf::from) else { return Vec::new() };
+fn keys(plan: &ConfinedPlan) -> impl Iterator<Item = PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
     let has_ssh = plan.ports.contains(&SSH);
-    KEYS.iter().skip(usize::from(has_ssh)).map(|folder| home.join(folder)).collect()
+    let folders = KEYS.iter().skip(usize::from(has_ssh));
+    // One that is not there holds no key.
+    folders.filter_map(move |folder| fs::canonicalize(home.as_ref()?.join(folder)).ok())
 }
 
 /// A folder in one that is covered, which the command works in.
@@ -157,7 +164,7 @@ impl Kept {
 
 /// Covers a file by an empty one, or a folder by an empty folder.
 fn hide(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
+    match fs::metadata(path) {
         Ok(found) if found.is_dir() => empty(path),
         Ok(_) => Ok(mount_bind("/dev/null", path)?),
         Err(error) if is_absent(&error) => Ok(()),
