@@ -211,7 +211,7 @@ def path_socket_elsewhere():
 
 @attempt
 def path_socket_with_another_name():
-    return says_at("renamed")
+    return says_at("below/renamed")
 
 @attempt
 def path_socket_of_a_relative_path():
@@ -622,11 +622,11 @@ def nested(function, more=0):
         if LIBC.unshare(0x20000 | more) and LIBC.unshare(0x10000000 | 0x20000 | more):
             raise OSError(ctypes.get_errno(), "unshare")
         return apart(function) if more & 0x20000000 else function()
-    os.makedirs("below", exist_ok=True)
+    os.makedirs("mounts", exist_ok=True)
     return apart(inner)
 
 def mounted(kind, source=b"none", options=None, flags=0):
-    if LIBC.mount(source, b"below", kind, flags, options):
+    if LIBC.mount(source, b"mounts", kind, flags, options):
         raise OSError(ctypes.get_errno(), "mount")
 
 def writable(names):
@@ -648,7 +648,7 @@ def unmount_in_nested_namespace():
 def bind_below_covers():
     def inner():
         mounted(None, b"/", flags=4096)
-        return os.path.exists("below" + SETTINGS["file_in_tmp"])
+        return os.path.exists("mounts" + SETTINGS["file_in_tmp"])
     return nested(inner)
 
 @attempt
@@ -663,7 +663,7 @@ def tree_below_covers():
 def overlay_below_covers():
     def inner():
         mounted(b"overlay", options=b"lowerdir=/:/dev/shm")
-        return os.path.exists("below" + SETTINGS["file_in_tmp"])
+        return os.path.exists("mounts" + SETTINGS["file_in_tmp"])
     return nested(inner)
 
 @attempt
@@ -674,22 +674,22 @@ def handle_below_covers():
 def processes_mounted_again():
     def inner():
         mounted(b"proc")
-        return writable(["below/sys/kernel/core_pattern", "below/sysrq-trigger"])
+        return writable(["mounts/sys/kernel/core_pattern", "mounts/sysrq-trigger"])
     return nested(inner, 0x20000000)
 
 @attempt
 def system_folder_mounted_again():
     def inner():
         mounted(b"sysfs")
-        return writable(["below/kernel/uevent_helper", "below/kernel/mm/transparent_hugepage/enabled",
-                         "below/power/state", "below/module/printk/parameters/time", "below/kernel/profiling"])
+        return writable(["mounts/kernel/uevent_helper", "mounts/kernel/mm/transparent_hugepage/enabled",
+                         "mounts/power/state", "mounts/module/printk/parameters/time", "mounts/kernel/profiling"])
     return nested(inner, 0x40000000)
 
 @attempt
 def cgroups_mounted_again():
     def inner():
         mounted(b"cgroup2")
-        return writable(["below/cgroup.procs", "below/cgroup.subtree_control"])
+        return writable(["mounts/cgroup.procs", "mounts/cgroup.subtree_control"])
     return nested(inner, 0x02000000)
 
 @attempt
@@ -907,9 +907,11 @@ def serve_at(path):
 
 def be_outside():
     """Is what lives outside until its input ends, and says when it does."""
-    for name in ("old", "relative"):
+    # In a folder of its own: where one is missing, all that are beside it are found.
+    os.makedirs("below", exist_ok=True)
+    for name in ("below/old", "relative"):
         serve_at(name)
-    os.rename("old", "renamed")
+    os.rename("below/old", "below/renamed")
     ready, told = os.pipe()
     child = os.fork()
     if child == 0:
@@ -919,7 +921,7 @@ def be_outside():
         signal.pause()
     os.read(ready, 1)
     segment = LIBC.shmget(SETTINGS["segment"], 4096, 0o1666)
-    LIBC.mq_open(SETTINGS["queue"].encode(), os.O_CREAT | os.O_RDWR, 0o666, None)
+    LIBC.mq_open(SETTINGS["queue"].encode(), os.O_CREAT | os.O_RDWR, 0o666, (ctypes.c_long * 8)(0, 1, 1))
     handle = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
     number = ctypes.c_int()
     LIBC.name_to_handle_at(-100, SETTINGS["file_in_tmp"].encode(), handle, ctypes.byref(number), 0)
@@ -928,6 +930,7 @@ def be_outside():
     os.kill(child, signal.SIGKILL)
     LIBC.shmctl(segment, 0, None)
     LIBC.mq_unlink(SETTINGS["queue"].encode())
+    print("gone", flush=True)
 
 def main():
     tries = sys.argv[2:]

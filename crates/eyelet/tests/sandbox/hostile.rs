@@ -6,14 +6,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::ground::{NOBODY, Sandbox, is_possible, report, with_hosts};
 use crate::support::pki::Kind;
 use crate::support::program::{python_with, skip};
-use crate::support::{Folder, Pki, Talk, Upstream, need, output};
+use crate::support::{Folder, Pki, SOON, Talk, Upstream, need, output};
 
 const HOSTILE: &str = include_str!("../programs/hostile.py");
 const HOSTS: [(&str, &str); 5] = [
@@ -165,6 +167,8 @@ const TRIES: &[(&str, Shown)] = &[
     ("key_is_asked_for", Shown::Nowhere("no program answers it")),
 ];
 
+/// Between two looks at what somebody says.
+const POLL: Duration = Duration::from_millis(5);
 /// The user of [`NOBODY`].
 const NOBODY_ID: u32 = 65534;
 /// Makes the ground on which root's tries could succeed, and goes on with its arguments.
@@ -183,13 +187,16 @@ const ALL_LOCAL: &str = "ip link set lo up && ip route add local default dev lo 
 /// What is outside, and says "OUTSIDE" to who reaches it.
 struct Outside {
     folder: Folder,
-    _others: [Talk; 2],
+    others: [Talk; 2],
     _kept: [Folder; 2],
 }
 
 impl Outside {
     /// One whose files are in this folder, with these ports of a TLS server and of a plain one.
     fn new(folder: Folder, python: &str, (tls, plain): (u16, u16)) -> Self {
+        // Several tests of this program are outside at once.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = std::process::id() << 4 | COUNT.fetch_add(1, Ordering::Relaxed);
         let (v4, v6) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED));
         let (elsewhere, runtime) = (Folder::new(), Folder::new());
         runtime.write("bus", "outside");
@@ -213,8 +220,8 @@ impl Outside {
             "file_in_tmp": elsewhere.write("file", "outside"), "runtime": runtime.path(),
             "process": victim.pid().as_raw_nonzero(), "descriptor": 9,
             "elsewhere": [place("proc"), place("cgroup")], "device": other_device(),
-            "segment": 0x4500_0000 | std::process::id(),
-            "queue": format!("/eyelet-hostile-{}", std::process::id()),
+            "segment": 0x4000_0000 | number,
+            "queue": format!("/eyelet-hostile-{number}"),
         });
         folder.write("settings.json", settings.to_string());
         let mut others = Command::new(python);
@@ -224,7 +231,7 @@ impl Outside {
         let said = others.said();
         settings["handle"] = said.trim().strip_prefix("handle ").unwrap().into();
         folder.write("settings.json", settings.to_string());
-        Self { folder, _others: [victim, others], _kept: [elsewhere, runtime] }
+        Self { folder, others: [victim, others], _kept: [elsewhere, runtime] }
     }
 
     fn settings(&self) -> Value {
@@ -256,6 +263,18 @@ impl Outside {
         };
         let held: Vec<_> = names.iter().filter(|name| !is_out(name)).collect();
         assert!(held.is_empty(), "{held:?} do not get out:\n{}", said.text);
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        // What it has made in the kernel would stay for good.
+        let [_, others] = &mut self.others;
+        others.hang_up();
+        let began = Instant::now();
+        while !others.said().contains("gone") && began.elapsed() < SOON {
+            thread::sleep(POLL);
+        }
     }
 }
 

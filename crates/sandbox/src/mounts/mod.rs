@@ -166,7 +166,11 @@ impl Kept {
 fn hide(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => empty(path),
-        Ok(_) => Ok(mount_bind("/dev/null", path)?),
+        Ok(_) => match mount_bind("/dev/null", path) {
+            // Its owner has removed it just now.
+            Err(rustix::io::Errno::NOENT) => Ok(()),
+            bound => Ok(bound?),
+        },
         Err(error) if is_absent(&error) => Ok(()),
         Err(error) => Err(error),
     }

@@ -50,7 +50,7 @@ pub(crate) fn outer_sockets() -> io::Result<Vec<PathBuf>> {
             let _ = note(&process.path(), &mut networks, &mut folders);
         }
     }
-    let mut paths: BTreeSet<PathBuf> = ours.iter().map(|mount| mount.path.clone()).collect();
+    let mut paths = BTreeSet::new();
     for Network { paths: bound, tables, .. } in networks.values() {
         let (whole, relative): (Vec<&PathBuf>, _) = bound.iter().partition(|it| it.is_absolute());
         for table in tables {
@@ -67,6 +67,8 @@ pub(crate) fn outer_sockets() -> io::Result<Vec<PathBuf>> {
         let Ok(entries) = fs::read_dir(folder) else { continue };
         found.extend(entries.flatten().map(|entry| entry.path()).filter(|path| is_socket(path)));
     }
+    // A container has sockets of its host as mounts.
+    found.extend(ours.into_iter().map(|mount| mount.path).filter(|path| is_socket(path)));
     Ok(found.into_iter().collect())
 }
 
