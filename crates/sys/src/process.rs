@@ -22,7 +22,7 @@ pub fn user() -> u32 {
 
 /// The cgroup of a process, as a path from the root of cgroups. `None`: it has ended, or the
 /// machine has no cgroups of version 2.
-pub fn cgroup_of(pid: u32) -> Option<String> {
+pub(crate) fn cgroup_of(pid: u32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(line.to_owned())
