@@ -28,6 +28,8 @@ pub struct SandboxProfile {
     pub dry_run: bool,
     /// Who resolves names.
     pub dns: Dns,
+    /// Files and folders of keys and secrets that the file names anywhere.
+    pub secrets: Vec<PathBuf>,
 }
 
 /// A rule of a profile: how the names are served that it has and the lists have.
@@ -57,6 +59,18 @@ const TITLE: &str = "[sandbox.NAME]";
 const PROFILE_KEYS: [&str; 5] = ["allow", "allow_file", "allow_private", "dry_run", "rule"];
 const RULE_TITLE: &str = "[[sandbox.NAME.rule]]";
 const RULE_KEYS: [&str; 5] = ["action", "certificate", "name", "sni", "upstream_ca"];
+/// Keys of the whole configuration whose values are files of keys or secrets, or folders of them.
+const SECRETS: [&str; 9] = [
+    "external_account_key_file",
+    "folder",
+    "headers_file",
+    "key",
+    "mint_key",
+    "secret_file",
+    "token_file",
+    "upstream_key",
+    "users",
+];
 
 /// Reads a profile of a file. The file may be that of an edge, whose other parts mean nothing here,
 /// but for its resolvers.
@@ -80,11 +94,30 @@ pub fn sandbox_profile(path: &Path, name: &str) -> Result<SandboxProfile, Vec<Di
         let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         document.at.error(format!("no profile [sandbox.{name}] here; the file has: {has}"));
     }
-    let dns = settings::dns(&document);
+    let (dns, mut secrets) = (settings::dns(&document), Vec::new());
+    note_secrets(document.table, folder, &mut secrets);
     let (diagnostics, is_fatal) = report.finish();
     match found {
-        Some(profile) if !is_fatal => Ok(SandboxProfile { dns, ..profile }),
+        Some(profile) if !is_fatal => Ok(SandboxProfile { dns, secrets, ..profile }),
         _ => Err(diagnostics),
+    }
+}
+
+/// Notes the files and folders of secrets that a table names, and the tables in it.
+fn note_secrets(table: &DeTable<'_>, folder: &Path, secrets: &mut Vec<PathBuf>) {
+    for (key, value) in table {
+        let is_secret = SECRETS.contains(&key.get_ref().as_ref());
+        let items = match value.get_ref() {
+            DeValue::Array(items) => items,
+            _ => std::slice::from_ref(value),
+        };
+        for item in items {
+            match item.get_ref() {
+                DeValue::Table(table) => note_secrets(table, folder, secrets),
+                DeValue::String(file) if is_secret => secrets.push(folder.join(&**file)),
+                _ => {}
+            }
+        }
     }
 }
 
@@ -112,6 +145,7 @@ pub(super) fn profiles<'t>(
             rules: rules(&section, folder),
             dry_run: section.flag("dry_run").unwrap_or(false),
             dns: Dns::default(),
+            secrets: Vec::new(),
         };
         found.push((name, profile));
     }
@@ -165,6 +199,7 @@ fn rule_action(section: &Section<'_>, folder: &Path) -> Option<SandboxAction> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn a_profile_is_found_by_its_name() {
@@ -172,13 +207,16 @@ mod tests {
         let file = folder.path().join("edge.toml");
         let text = "[dns]\nservers = [\"192.0.2.53\"]\n[sandbox.build]\nallow = [\"a.example\"]\n\
             allow_file = \"more.txt\"\nallow_private = \"10.0.0.0/8\"\n[sandbox.test]\n\
-            dry_run = true\n";
+            dry_run = true\n[[rule]]\nkey = [\"a.key\", \"/b.key\"]\nsni = \"key\"\n\
+            [acme]\nfolder = \"acme\"\n";
         std::fs::write(&file, text).unwrap();
         let build = sandbox_profile(&file, "build").unwrap();
         assert_eq!(build.allow, ["a.example"]);
         assert_eq!(build.allow_files, [folder.path().join("more.txt")]);
         assert_eq!(build.allow_private, ["10.0.0.0/8".parse().unwrap()]);
         assert_eq!(build.dns.servers.len(), 1);
+        let secrets = [folder.path().join("a.key"), "/b.key".into(), folder.path().join("acme")];
+        assert_eq!(build.secrets.iter().collect::<BTreeSet<_>>(), secrets.iter().collect());
         assert!(sandbox_profile(&file, "test").unwrap().dry_run);
         let missing = sandbox_profile(&file, "other").unwrap_err()[0].to_string();
         assert!(missing.contains("no profile [sandbox.other] here; the file has: build, test"));

@@ -59,7 +59,7 @@ fn run(channel: &mut Channel) -> Result<u8, SandboxError> {
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     send(channel, Kind::Sockets, &passed, &borrowed).map_err(&start)?;
     drop(descriptors);
-    mounts::cover(&plan.hidden, &outer)?;
+    mounts::cover(&plan, &outer)?;
     show::show(&plan.shown).map_err(SandboxError::about(ConfineStep::Files, show::FOLDER))?;
     let ((), _) = receive(channel, Kind::Go)?;
     match namespace::fork().map_err(SandboxError::at(ConfineStep::Processes))? {
@@ -121,6 +121,7 @@ fn begin(channel: &mut Channel, plan: &ConfinedPlan) -> Result<u8, SandboxError>
     mounts::mount_proc().map_err(SandboxError::at(ConfineStep::Processes))?;
     filter::drop_rights().map_err(SandboxError::at(ConfineStep::Rights))?;
     process::forbid_dumps().map_err(SandboxError::at(ConfineStep::Rights))?;
+    process::forbid_crash_reports().map_err(SandboxError::at(ConfineStep::Rights))?;
     match namespace::fork().map_err(SandboxError::at(ConfineStep::Processes))? {
         Some(command) => look_after(command).map_err(SandboxError::at(ConfineStep::Command)),
         None => {

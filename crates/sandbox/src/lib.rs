@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
 
-mod devices;
 mod filter;
 mod inside;
 mod list;

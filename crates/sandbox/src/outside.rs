@@ -74,7 +74,11 @@ impl Confined {
     /// The step that failed. Nothing of the command ran.
     pub fn go(&mut self) -> Result<(), SandboxError> {
         let start = SandboxError::at(ConfineStep::Start);
-        send(&mut self.channel, Kind::Go, &(), &[]).map_err(start)?;
+        // Who has ended has said why, and is sent nothing more.
+        let sent = send(&mut self.channel, Kind::Go, &(), &[]);
+        if !matches!(&sent, Err(error) if error.kind() == io::ErrorKind::BrokenPipe) {
+            sent.map_err(start)?;
+        }
         let (first, _) = receive(&mut self.channel, Kind::Started)?;
         self.first = Some(first);
         Ok(())

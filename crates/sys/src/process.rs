@@ -22,7 +22,7 @@ pub fn user() -> u32 {
 
 /// The cgroup of a process, as a path from the root of cgroups. `None`: it has ended, or the
 /// machine has no cgroups of version 2.
-pub fn cgroup_of(pid: u32) -> Option<String> {
+pub(crate) fn cgroup_of(pid: u32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("0::"))?;
     Some(line.to_owned())
@@ -73,6 +73,17 @@ pub(crate) fn inherited_descriptor_limit() -> Option<Rlimit> {
 pub fn forbid_dumps() -> io::Result<()> {
     let never = rustix::process::DumpableBehavior::NotDumpable;
     Ok(rustix::process::set_dumpable_behavior(never)?)
+}
+
+/// Has the kernel start no program with the memory of a process that crashes, for this process and
+/// those that it begins: such a program runs outside, with other rights, and may send it away. Nor
+/// is a core written: a limit of one byte is the one that forbids both (core(5) has 0 for files
+/// alone).
+///
+/// # Errors
+/// The kernel's.
+pub fn forbid_crash_reports() -> io::Result<()> {
+    Ok(setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) })?)
 }
 
 /// Has all descriptors but the three standard ones close when a program is executed.

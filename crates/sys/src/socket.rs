@@ -3,15 +3,18 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketAddrUnix, SocketFlags,
     SocketType, sockopt,
 };
+
+use crate::process::cgroup_of;
 
 pub(crate) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -152,6 +155,32 @@ fn local_peer(fd: impl AsFd) -> io::Result<SocketPeer> {
         0 => Ok(SocketPeer::Local { uid: who.uid, pid: who.pid.cast_unsigned() }),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// The cgroup of the process that connected to a Unix socket, which has this number. `None`: it has
+/// ended, or has none. Linux before 6.5 cannot say if its number is another's by now.
+pub fn peer_cgroup(fd: impl AsFd, pid: u32) -> Option<String> {
+    let mut process: RawFd = -1;
+    let mut len = size_of_val(&process) as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed and thus open. The kernel writes at most `len` bytes,
+    // which is the number's size, and keeps no pointer.
+    let result = unsafe {
+        let (process, len) = ((&raw mut process).cast(), &raw mut len);
+        let fd = fd.as_fd().as_raw_fd();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERPIDFD, process, len)
+    };
+    if result != 0 {
+        let is_unknown =
+            Errno::from_io_error(&io::Error::last_os_error()) == Some(Errno::NOPROTOOPT);
+        return if is_unknown { cgroup_of(pid) } else { None };
+    }
+    // SAFETY: the kernel has just made this descriptor, so nobody else owns it.
+    let process = unsafe { OwnedFd::from_raw_fd(process) };
+    let cgroup = cgroup_of(pid)?;
+    // It is readable once its process has ended (pidfd_open(2)). Before that its number is its own.
+    let mut ended = [PollFd::new(&process, PollFlags::IN)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    (poll(&mut ended, Some(&at_once)) == Ok(0)).then_some(cgroup)
 }
 
 /// The address of this end.
@@ -393,6 +422,24 @@ mod tests {
             assert_eq!(parse_full_queue_drops(text), None, "{text}");
         }
         assert!(full_queue_drops().is_ok());
+    }
+
+    #[test]
+    fn the_number_of_a_process_that_has_ended_has_no_cgroup() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let own = std::process::id();
+        let _ours = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert_eq!(peer_cgroup(&accepted, own), cgroup_of(own));
+        let connect = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])";
+        let mut python = std::process::Command::new("python3");
+        let Ok(ended) = python.args(["-c", connect]).arg(&path).status() else { return };
+        assert!(ended.success());
+        let (accepted, _) = listener.accept().unwrap();
+        // As if this process had got its number since.
+        assert_eq!(peer_cgroup(&accepted, own), None);
     }
 
     #[test]

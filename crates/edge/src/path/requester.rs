@@ -6,7 +6,6 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use eyelet_memory::budget::CountedBuffer;
-use eyelet_sys::process::cgroup_of;
 use eyelet_telemetry::info::{Decided, End, KnownClient, Outcome};
 use eyelet_telemetry::reason::{Reason, UserLack};
 use eyelet_wire::local_peer::LocalPeer;
@@ -22,7 +21,7 @@ pub fn note_process(connection: &mut Active<'_>) {
         return;
     }
     let peer = LocalPeer::of(connection.info.client.ip()).filter(|peer| peer.pid != 0);
-    if let Some(cgroup) = peer.and_then(|peer| cgroup_of(peer.pid)) {
+    if let Some(cgroup) = peer.and_then(|peer| connection.handle.client_cgroup(peer.pid)) {
         change(&mut connection.info.decided, |requester| requester.cgroup = Some(cgroup.into()));
     }
 }

@@ -326,6 +326,12 @@ impl Handle {
         socket::local_address(&slot.client).ok()
     }
 
+    /// The cgroup of the client's process, which has this number, at a Unix socket.
+    pub fn client_cgroup(&self, pid: u32) -> Option<String> {
+        let mut table = self.worker.table.borrow_mut();
+        socket::peer_cgroup(&table.slot(self.key)?.client, pid)
+    }
+
     /// Whether the client has not reset its connection yet.
     pub fn is_connected(&self) -> bool {
         let mut table = self.worker.table.borrow_mut();

@@ -1,12 +1,16 @@
 """A command that tries to get out of its sandbox. Each try is a function that returns what it got
 if it is out, and raises or returns nothing if it is held. Prints `NAME: held ...` or `NAME: OUT ...`.
-Usage: hostile.py SETTINGS.json [TRY...]"""
+Usage: hostile.py SETTINGS.json [TRY...]
+       hostile.py SETTINGS.json --alone [TRY...]  # in a network in which it answers itself
+       hostile.py SETTINGS.json --outside         # is what others reach, until its input ends"""
 import ctypes
+import errno
 import fcntl
 import json
 import mmap
 import os
 import platform
+import resource
 import signal
 import socket
 import ssl
@@ -14,6 +18,7 @@ import stat
 import struct
 import sys
 import termios
+import threading
 
 SETTINGS = json.load(open(sys.argv[1]))
 HOST, PORT, UDP = SETTINGS["host"], SETTINGS["tcp"], SETTINGS["udp"]
@@ -40,21 +45,25 @@ def call(number, *arguments):
 
 
 def apart(function):
-    """Runs in a process of its own, and returns what it returns."""
+    """Runs in a process of its own, and returns what it returns, or raises what it raises."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             said = function() or ""
         except BaseException as error:
-            said = ""
+            said = f"!{type(error).__name__}: {error}"
         os.write(writer, str(said).encode())
         os._exit(0)
     os.close(writer)
     said = os.read(reader, 4096).decode()
     os.close(reader)
     _, status = os.waitpid(child, 0)
-    return said if os.WIFEXITED(status) else ""
+    if said.startswith("!"):
+        raise RuntimeError(said[1:])
+    if os.WIFSIGNALED(status):
+        raise RuntimeError(f"ended by signal {os.WTERMSIG(status)}")
+    return said
 
 
 def outside(said):
@@ -135,14 +144,6 @@ def udp_quic():
     return echoes(HOST, 443)
 
 @attempt
-def udp_broadcast():
-    stream = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-    stream.settimeout(1)
-    stream.sendto(b"secret", ("255.255.255.255", UDP))
-    return stream.recv(64)
-
-@attempt
 def raw_v4():
     return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
 
@@ -167,6 +168,10 @@ def other_families():
                 got.append(socket.socket(family, kind).family)
             except OSError:
                 pass
+            try:
+                got.append(socket.socketpair(family, kind)[0].family)
+            except OSError:
+                pass
     return got
 
 @attempt
@@ -182,7 +187,7 @@ def device_ioctl():
 @attempt
 def bind_to_other_device():
     stream = socket.socket()
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, SETTINGS["device"].encode())
     return "bound"
 
 @attempt
@@ -191,28 +196,48 @@ def abstract_socket():
     stream.connect("\0" + SETTINGS["abstract"])
     return stream.recv(64)
 
+def says_at(path):
+    stream = socket.socket(socket.AF_UNIX)
+    stream.connect(path)
+    return outside(stream.recv(64))
+
 @attempt
 def path_socket_in_tmp():
-    stream = socket.socket(socket.AF_UNIX)
-    stream.connect(SETTINGS["path_in_tmp"])
-    return stream.recv(64)
+    return says_at(SETTINGS["path_in_tmp"])
 
 @attempt
 def path_socket_elsewhere():
-    stream = socket.socket(socket.AF_UNIX)
-    stream.connect(SETTINGS["path_elsewhere"])
-    return stream.recv(64)
+    return says_at(SETTINGS["path_elsewhere"])
+
+@attempt
+def path_socket_with_another_name():
+    return says_at("below/renamed")
+
+@attempt
+def path_socket_of_a_relative_path():
+    return says_at("relative")
+
+@attempt
+def path_socket_by_another_mount():
+    return says_at("other/socket")
+
+@attempt
+def path_socket_of_another_network():
+    return says_at("networked")
 
 @attempt
 def inherited_descriptor():
-    return os.read(SETTINGS["descriptor"], 64)
+    return os.read(SETTINGS["descriptor"], 64).decode()
 
 @attempt
-def nested_network():
-    def inner():
-        LIBC.unshare(0x10000000 | 0x40000000)
-        return says(HOST)
-    return apart(inner)
+def address_is_added():
+    """RTM_NEWADDR for the first device, 192.0.2.77/32."""
+    stream = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    body = struct.pack("BBBBi", socket.AF_INET, 32, 0, 0, 1)
+    body += struct.pack("HH", 8, 2) + socket.inet_aton("192.0.2.77")
+    stream.send(struct.pack("IHHII", 16 + len(body), 20, 5 | 0x600, 1, 0) + body)
+    code, = struct.unpack("i", stream.recv(4096)[16:20])
+    return "added" if code == 0 else None
 
 
 # DNS.
@@ -500,7 +525,8 @@ def namespaces_by_setns():
 
 @attempt
 def trace_first_process():
-    if LIBC.ptrace(16, 1, None, None) == 0:
+    # PTRACE_SEIZE, which does not stop it.
+    if LIBC.ptrace(0x4206, 1, None, None) == 0:
         return "attached"
 
 @attempt
@@ -512,7 +538,7 @@ def descriptors_of_first_process():
     got = []
     for number in os.listdir("/proc/1/fd"):
         try:
-            got.append(os.open(f"/proc/1/fd/{number}", os.O_RDONLY))
+            got.append(os.open(f"/proc/1/fd/{number}", os.O_RDONLY | os.O_NONBLOCK))
         except OSError:
             pass
     return got
@@ -523,8 +549,13 @@ def root_of_first_process():
 
 @attempt
 def descriptor_of_first_process():
-    held = os.pidfd_open(1)
-    return [call(438, held, number, 0) for number in range(3, 9)]
+    held, got = os.pidfd_open(1), []
+    for number in range(16):
+        try:
+            got.append(call(438, held, number, 0))
+        except OSError:
+            pass
+    return got
 
 @attempt
 def shared_memory():
@@ -534,6 +565,21 @@ def shared_memory():
 @attempt
 def shared_memory_file():
     return os.listdir("/dev/shm")
+
+@attempt
+def message_queue():
+    if LIBC.mq_open(SETTINGS["queue"].encode(), os.O_RDONLY) >= 0:
+        return "there is one"
+
+@attempt
+def crash_report():
+    """The host's program for crashes runs unless the limit is 1."""
+    return resource.getrlimit(resource.RLIMIT_CORE) != (1, 1) and "one is made"
+
+@attempt
+def crash_report_by_a_new_limit():
+    resource.setrlimit(resource.RLIMIT_CORE, (4096, 4096))
+    return "one is made"
 
 
 # Files.
@@ -570,22 +616,105 @@ def unmount():
     if LIBC.umount2(b"/tmp", 2) == 0:
         return "unmounted"
 
+def nested(function, more=0):
+    """Runs in a mount namespace, and a user namespace if that gives it more rights than it has."""
+    def inner():
+        if LIBC.unshare(0x20000 | more) and LIBC.unshare(0x10000000 | 0x20000 | more):
+            raise OSError(ctypes.get_errno(), "unshare")
+        return apart(function) if more & 0x20000000 else function()
+    os.makedirs("mounts", exist_ok=True)
+    return apart(inner)
+
+def mounted(kind, source=b"none", options=None, flags=0):
+    if LIBC.mount(source, b"mounts", kind, flags, options):
+        raise OSError(ctypes.get_errno(), "mount")
+
+def writable(names):
+    """Those of these files that may be written."""
+    got = []
+    for name in names:
+        try:
+            os.close(os.open(name, os.O_WRONLY | os.O_NONBLOCK))
+            got.append(name)
+        except OSError:
+            pass
+    return got
+
 @attempt
 def unmount_in_nested_namespace():
-    def inner():
-        if LIBC.unshare(0x10000000 | 0x20000) == 0 and LIBC.umount2(b"/tmp", 2) == 0:
-            return "unmounted"
-    return apart(inner)
+    return nested(lambda: LIBC.umount2(b"/tmp", 2) == 0 and "unmounted")
 
 @attempt
 def bind_below_covers():
     def inner():
-        if LIBC.unshare(0x10000000 | 0x20000):
-            return None
-        os.makedirs("below", exist_ok=True)
-        if LIBC.mount(b"/", b"below", None, 4096, None) == 0:
-            return os.path.exists("below" + SETTINGS["file_in_tmp"])
-    return apart(inner)
+        mounted(None, b"/", flags=4096)
+        return os.path.exists("mounts" + SETTINGS["file_in_tmp"])
+    return nested(inner)
+
+@attempt
+def tree_below_covers():
+    """open_tree(2), which copies a mount without those above it."""
+    def inner():
+        tree = int(call(428, -100, b"/", 1).split()[1])
+        return os.stat(SETTINGS["file_in_tmp"].lstrip("/"), dir_fd=tree).st_ino
+    return nested(inner)
+
+@attempt
+def overlay_below_covers():
+    def inner():
+        mounted(b"overlay", options=b"lowerdir=/:/dev/shm")
+        return os.path.exists("mounts" + SETTINGS["file_in_tmp"])
+    return nested(inner)
+
+@attempt
+def handle_below_covers():
+    return nested(file_by_handle)
+
+@attempt
+def processes_mounted_again():
+    def inner():
+        mounted(b"proc")
+        return writable(["mounts/sys/kernel/core_pattern", "mounts/sysrq-trigger"])
+    return nested(inner, 0x20000000)
+
+@attempt
+def system_folder_mounted_again():
+    def inner():
+        mounted(b"sysfs")
+        return writable(["mounts/kernel/uevent_helper", "mounts/kernel/mm/transparent_hugepage/enabled",
+                         "mounts/power/state", "mounts/module/printk/parameters/time", "mounts/kernel/profiling"])
+    return nested(inner, 0x40000000)
+
+@attempt
+def cgroups_mounted_again():
+    def inner():
+        mounted(b"cgroup2")
+        return writable(["mounts/cgroup.procs", "mounts/cgroup.subtree_control"])
+    return nested(inner, 0x02000000)
+
+@attempt
+def kernel_file_systems_elsewhere():
+    return [name for name in SETTINGS["elsewhere"] if os.path.isdir(name) and os.listdir(name)]
+
+@attempt
+def kernel_debugging():
+    return os.listdir("/sys/kernel/debug")
+
+@attempt
+def device_elsewhere():
+    return os.read(os.open("device", os.O_RDONLY), 1)
+
+@attempt
+def keys_of_ssh():
+    return os.listdir(os.path.expanduser("~/.ssh"))
+
+@attempt
+def keys_of_a_configuration():
+    return open("edge.key").read()
+
+@attempt
+def keys_by_another_mount():
+    return open("other/edge.key").read()
 
 @attempt
 def kernel_settings():
@@ -627,8 +756,9 @@ def make_device():
 
 @attempt
 def file_by_handle():
-    handle = ctypes.create_string_buffer(struct.pack("IiI", 4, 1, 2) + bytes(128))
-    return call(304, -100, handle, 0)
+    handle = ctypes.create_string_buffer(bytes.fromhex(SETTINGS["handle"]))
+    opened = int(call(304, os.open("/", os.O_RDONLY), handle, os.O_RDONLY).split()[1])
+    return os.read(opened, 64)
 
 
 # Rights and system calls.
@@ -642,8 +772,7 @@ def rights():
 
 @attempt
 def change_root():
-    if LIBC.chroot(b"/etc") == 0:
-        return "changed"
+    return apart(lambda: LIBC.chroot(b"/etc") == 0 and "changed")
 
 @attempt
 def host_name():
@@ -671,6 +800,12 @@ def programs_of_the_kernel():
     return call(321, 0, ctypes.create_string_buffer(struct.pack("5I", 2, 4, 8, 1, 0) + bytes(100)), 72)
 
 @attempt
+def events_of_the_machine():
+    """perf_event_open(2) for all processes on the first processor: PERF_TYPE_SOFTWARE."""
+    attributes = ctypes.create_string_buffer(struct.pack("IIQ", 1, 112, 0) + bytes(96))
+    return call(298, attributes, -1, 0, -1, 0)
+
+@attempt
 def typing():
     master, slave = os.openpty()
     def inner():
@@ -695,11 +830,116 @@ def foreign_abi():
 
 @attempt
 def x32_abi():
-    return X86 and call(0x40000000 | 41, 40, 1, 0)
+    """The kernel may not have it. That its filter is asked first is what holds where it has."""
+    try:
+        return X86 and call(0x40000000 | 41, 40, 1, 0)
+    except OSError as error:
+        return None if error.errno == errno.EAFNOSUPPORT else "not filtered"
 
+
+# What answers.
+
+def answers(listener, answer):
+    def serve(stream):
+        try:
+            answer(stream)
+        except OSError:
+            pass
+    def accept():
+        while True:
+            threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+    threading.Thread(target=accept, daemon=True).start()
+
+def by_tls(stream):
+    """Whoever does not speak TLS as OpenSSL does gets an answer as well."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain("app.pem", "app.key")
+    tls = context.wrap_bio(incoming, outgoing, server_side=True)
+    done, said = False, b""
+    while not said:
+        incoming.write(stream.recv(4096))
+        try:
+            done = done or tls.do_handshake() is None
+            said = tls.read(64)
+            tls.write(b"served")
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:
+            return stream.send(b"\x16 served")
+        stream.send(outgoing.read())
+
+def by_http(stream):
+    while stream.recv(4096):
+        stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+def by_udp(port, answer, address="::"):
+    stream = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    stream.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # IPV6_FREEBIND: it is local by a route alone.
+    stream.setsockopt(socket.IPPROTO_IPV6, 78, 1)
+    stream.bind((address, port))
+    def serve():
+        while True:
+            asked, address = stream.recvfrom(4096)
+            stream.sendto(answer(asked), address)
+    threading.Thread(target=serve, daemon=True).start()
+
+def serve_alone():
+    """Answers at each address and port that is tried, as nobody does inside."""
+    says_outside = lambda stream: stream.send(b"OUTSIDE")
+    tcp = {port: says_outside for port in (PORT, SETTINGS["tcp6"], 9, 53, 80, 853)}
+    for port, answer in {**tcp, TLS: by_tls, PLAIN: by_http}.items():
+        answers(socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True), answer)
+    for port in {UDP, SETTINGS["udp6"], 443}:
+        by_udp(port, lambda asked: b"OUTSIDE")
+    # One record, which nobody reads.
+    for address in ("::", "2001:db8::53"):
+        by_udp(53, lambda asked: asked[:2] + struct.pack("!5H", 0x8180, 1, 1, 0, 0) + asked[12:], address)
+
+def serve_at(path):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    os.chmod(path, 0o777)
+    listener.listen()
+    answers(listener, lambda stream: stream.send(b"OUTSIDE"))
+
+def be_outside():
+    """Is what lives outside until its input ends, and says when it does."""
+    # In a folder of its own: where one is missing, all that are beside it are found.
+    os.makedirs("below", exist_ok=True)
+    for name in ("below/old", "relative"):
+        serve_at(name)
+    os.rename("below/old", "below/renamed")
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        LIBC.unshare(0x40000000 | (0x10000000 if os.geteuid() else 0))
+        serve_at(os.path.abspath("networked"))
+        os.write(told, b".")
+        signal.pause()
+    os.read(ready, 1)
+    segment = LIBC.shmget(SETTINGS["segment"], 4096, 0o1666)
+    LIBC.mq_open(SETTINGS["queue"].encode(), os.O_CREAT | os.O_RDWR, 0o666, (ctypes.c_long * 8)(0, 1, 1))
+    handle = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
+    number = ctypes.c_int()
+    LIBC.name_to_handle_at(-100, SETTINGS["file_in_tmp"].encode(), handle, ctypes.byref(number), 0)
+    print(f"handle {handle.raw.hex()}", flush=True)
+    sys.stdin.read()
+    os.kill(child, signal.SIGKILL)
+    LIBC.shmctl(segment, 0, None)
+    LIBC.mq_unlink(SETTINGS["queue"].encode())
+    print("gone", flush=True)
 
 def main():
-    for name in sys.argv[2:] or TRIES:
+    tries = sys.argv[2:]
+    if tries == ["--outside"]:
+        return be_outside()
+    if tries[:1] == ["--alone"]:
+        serve_alone()
+        tries = tries[1:]
+    for name in tries or TRIES:
         try:
             got = TRIES[name]()
             print(f"{name}: {'OUT' if got else 'held'} {got or ''}", flush=True)
@@ -707,5 +947,6 @@ def main():
             print(f"{name}: held {type(error).__name__}: {error}", flush=True)
 
 
-signal.alarm(55)
+if sys.argv[2:] != ["--outside"]:
+    signal.alarm(55)
 main()

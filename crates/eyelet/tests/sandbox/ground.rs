@@ -16,7 +16,7 @@ use crate::support::{Folder, output};
 const WITH_HOSTS: &str = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
 
 /// Starts the rest of its arguments as an ordinary user.
-const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+pub const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
 /// Names, and the addresses that they have outside.
 pub type Hosts<'a> = &'a [(&'a str, &'a str)];
@@ -36,6 +36,20 @@ pub fn is_possible() -> bool {
     false
 }
 
+/// Runs the arguments that it gets with these hosts, in these namespaces.
+pub fn with_hosts(folder: &Folder, hosts: Hosts<'_>, namespaces: &[&str]) -> Command {
+    let lines = hosts.iter().map(|(name, ip)| format!("{ip} {name}\n"));
+    let file = folder.write("hosts", lines.collect::<String>());
+    std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.arg("--map-root-user");
+    }
+    command.args(namespaces).args(["sh", "-c", WITH_HOSTS, "sh"]).arg(file);
+    command.current_dir(folder.path());
+    command
+}
+
 impl Sandbox {
     /// One whose list is this, in `folder`.
     pub fn new(folder: &Folder, hosts: Hosts<'_>, list: &str) -> Self {
@@ -51,20 +65,9 @@ impl Sandbox {
     }
 
     /// One that is started by this program and its arguments.
-    fn with_program(folder: &Folder, hosts: Hosts<'_>, program: &[&str]) -> Self {
-        let lines = hosts.iter().map(|(name, ip)| format!("{ip} {name}\n"));
-        let file = folder.write("hosts", lines.collect::<String>());
-        std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
-        let mut command = Command::new("unshare");
-        if !rustix::process::geteuid().is_root() {
-            command.arg("--map-root-user");
-        }
-        command.args(["--mount", "sh", "-c", WITH_HOSTS, "sh"]).arg(file);
-        command
-            .args(program)
-            .arg(env!("CARGO_BIN_EXE_eyelet"))
-            .arg("sandbox")
-            .current_dir(folder.path());
+    pub fn with_program(folder: &Folder, hosts: Hosts<'_>, program: &[&str]) -> Self {
+        let mut command = with_hosts(folder, hosts, &["--mount"]);
+        command.args(program).arg(env!("CARGO_BIN_EXE_eyelet")).arg("sandbox");
         command.args(["--allow-private", "127.0.0.1/32"]);
         Self { command }
     }

@@ -1,20 +1,21 @@
-//! A command that tries to get out: each row is a try, and each is held. Outside a sandbox those
-//! that need only what this machine has do get out, so that they are known to be real.
+//! A command that tries to get out: each row is a try, and each is held in a sandbox. Where what
+//! holds it is missing it gets out, so that it is known to be real.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
-use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::ground::{Sandbox, is_possible, report};
+use crate::ground::{NOBODY, Sandbox, is_possible, report, with_hosts};
 use crate::support::pki::Kind;
-use crate::support::program::python_with;
-use crate::support::{Folder, Pki, Upstream, output};
+use crate::support::program::{python_with, skip};
+use crate::support::{Folder, Pki, SOON, Talk, Upstream, need, output};
 
 const HOSTILE: &str = include_str!("../programs/hostile.py");
 const HOSTS: [(&str, &str); 5] = [
@@ -25,169 +26,279 @@ const HOSTS: [(&str, &str); 5] = [
     ("mixed.test", "127.0.0.9"),
 ];
 
-/// Tries that get out where there is no sandbox, by what every machine has.
-const CONTROLS: &[&str] = &[
-    "tcp_loopback",
-    "tcp_mapped_address",
-    "tcp_other_loopback",
-    "tcp_unspecified",
-    "udp_loopback",
-    "abstract_socket",
-    "path_socket_in_tmp",
-    "path_socket_elsewhere",
-    "process_outside",
-    "process_outside_in_proc",
-    "folder_run",
-    "folder_tmp",
-    "runtime_folder",
-    "list_is_read",
-    "report_is_read",
-    "devices",
-    "keys",
-    "shared_memory_file",
-];
+/// Where a try gets out, so that it is known to be one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    /// Outside, by any user.
+    Outside,
+    /// Outside, by root.
+    ByRoot,
+    /// In a network like that of a sandbox in which no edge answers, but the program itself.
+    Alone,
+    /// In a process namespace whose first process is a shell.
+    First,
+    /// It is not shown, and not counted: why.
+    Nowhere(&'static str),
+}
+
+/// Tries that are shown, at least.
+const SHOWN_MIN: usize = 110;
 
 /// All tries. The program has no other.
-const TRIES: &[&str] = &[
-    "tcp_loopback",
-    "tcp_loopback_v6",
-    "tcp_host_address",
-    "tcp_mapped_address",
-    "tcp_other_loopback",
-    "tcp_unspecified",
-    "tcp_bound_to_host_address",
-    "tcp_public_other_port",
-    "tcp_gateway_metadata",
-    "udp_loopback",
-    "udp_host_address",
-    "udp_v6",
-    "udp_quic",
-    "udp_broadcast",
-    "raw_v4",
-    "raw_v6",
-    "packet",
-    "vsock",
-    "other_families",
-    "other_devices",
-    "device_ioctl",
-    "bind_to_other_device",
-    "abstract_socket",
-    "path_socket_in_tmp",
-    "path_socket_elsewhere",
-    "inherited_descriptor",
-    "nested_network",
-    "dns_other_name",
-    "dns_other_name_v6",
-    "dns_below_listed_name",
-    "dns_text_of_listed_name",
-    "dns_https_of_listed_name",
-    "dns_any_of_other_name",
-    "dns_by_tcp",
-    "dns_by_tls",
-    "dns_hosts_file",
-    "sni_of_other_name",
-    "sni_of_other_name_at_any_address",
-    "sni_missing",
-    "sni_below_listed_name",
-    "sni_ends_as_listed_name",
-    "sni_of_private_address",
-    "sni_of_mixed_addresses",
-    "hello_in_pieces",
-    "hello_in_records",
-    "hello_with_zero_in_name",
-    "hello_with_address_as_name",
-    "hello_with_two_names",
-    "hello_with_ech",
-    "not_tls",
-    "http_host_of_other_name",
-    "http_without_host",
-    "http_two_hosts",
-    "http_url_of_other_name",
-    "http_other_port",
-    "http_private_name",
-    "http_smuggled",
-    "http_second_request",
-    "http_addresses",
-    "http_connect",
-    "http_upgrade",
-    "tcp_entry_of_private_name",
-    "process_outside",
-    "group_of_processes_outside",
-    "process_outside_in_proc",
-    "namespace_of_first_process",
-    "namespaces_by_setns",
-    "trace_first_process",
-    "memory_of_first_process",
-    "descriptors_of_first_process",
-    "root_of_first_process",
-    "descriptor_of_first_process",
-    "shared_memory",
-    "shared_memory_file",
-    "folder_run",
-    "folder_tmp",
-    "runtime_folder",
-    "list_is_read",
-    "list_is_changed",
-    "report_is_read",
-    "unmount",
-    "unmount_in_nested_namespace",
-    "bind_below_covers",
-    "kernel_settings",
-    "kernel_request",
-    "system_folder",
-    "devices",
-    "make_device",
-    "file_by_handle",
-    "rights",
-    "change_root",
-    "host_name",
-    "io_uring",
-    "keys",
-    "key_is_added",
-    "key_is_asked_for",
-    "programs_of_the_kernel",
-    "typing",
-    "foreign_abi",
-    "x32_abi",
+const TRIES: &[(&str, Shown)] = &[
+    ("tcp_loopback", Shown::Alone),
+    ("tcp_loopback_v6", Shown::Alone),
+    ("tcp_host_address", Shown::Alone),
+    ("tcp_mapped_address", Shown::Alone),
+    ("tcp_other_loopback", Shown::Alone),
+    ("tcp_unspecified", Shown::Alone),
+    ("tcp_bound_to_host_address", Shown::Alone),
+    ("tcp_public_other_port", Shown::Alone),
+    ("tcp_gateway_metadata", Shown::Alone),
+    ("udp_loopback", Shown::Alone),
+    ("udp_host_address", Shown::Alone),
+    ("udp_v6", Shown::Alone),
+    ("udp_quic", Shown::Alone),
+    ("dns_other_name", Shown::Alone),
+    ("dns_other_name_v6", Shown::Alone),
+    ("dns_below_listed_name", Shown::Alone),
+    ("dns_text_of_listed_name", Shown::Alone),
+    ("dns_https_of_listed_name", Shown::Alone),
+    ("dns_any_of_other_name", Shown::Alone),
+    ("dns_by_tcp", Shown::Alone),
+    ("dns_by_tls", Shown::Alone),
+    ("dns_hosts_file", Shown::Alone),
+    ("sni_of_other_name", Shown::Alone),
+    ("sni_of_other_name_at_any_address", Shown::Alone),
+    ("sni_missing", Shown::Alone),
+    ("sni_below_listed_name", Shown::Alone),
+    ("sni_ends_as_listed_name", Shown::Alone),
+    ("sni_of_private_address", Shown::Alone),
+    ("sni_of_mixed_addresses", Shown::Alone),
+    ("hello_in_pieces", Shown::Alone),
+    ("hello_in_records", Shown::Alone),
+    ("hello_with_zero_in_name", Shown::Alone),
+    ("hello_with_address_as_name", Shown::Alone),
+    ("hello_with_two_names", Shown::Alone),
+    ("hello_with_ech", Shown::Alone),
+    ("not_tls", Shown::Alone),
+    ("http_host_of_other_name", Shown::Alone),
+    ("http_without_host", Shown::Alone),
+    ("http_two_hosts", Shown::Alone),
+    ("http_url_of_other_name", Shown::Alone),
+    ("http_other_port", Shown::Alone),
+    ("http_private_name", Shown::Alone),
+    ("http_smuggled", Shown::Alone),
+    ("http_second_request", Shown::Alone),
+    ("http_addresses", Shown::Alone),
+    ("http_connect", Shown::Alone),
+    ("http_upgrade", Shown::Alone),
+    ("tcp_entry_of_private_name", Shown::Alone),
+    ("address_is_added", Shown::Alone),
+    ("device_ioctl", Shown::Alone),
+    ("abstract_socket", Shown::Outside),
+    ("path_socket_in_tmp", Shown::Outside),
+    ("path_socket_elsewhere", Shown::Outside),
+    ("path_socket_with_another_name", Shown::Outside),
+    ("path_socket_of_a_relative_path", Shown::Outside),
+    ("path_socket_of_another_network", Shown::Outside),
+    ("inherited_descriptor", Shown::Outside),
+    ("process_outside", Shown::Outside),
+    ("process_outside_in_proc", Shown::Outside),
+    ("shared_memory", Shown::Outside),
+    ("shared_memory_file", Shown::Outside),
+    ("message_queue", Shown::Outside),
+    ("folder_run", Shown::Outside),
+    ("folder_tmp", Shown::Outside),
+    ("runtime_folder", Shown::Outside),
+    ("list_is_read", Shown::Outside),
+    ("list_is_changed", Shown::Outside),
+    ("report_is_read", Shown::Outside),
+    ("keys_of_ssh", Shown::Outside),
+    ("keys_of_a_configuration", Shown::Outside),
+    ("devices", Shown::Outside),
+    ("io_uring", Shown::Outside),
+    ("keys", Shown::Outside),
+    ("key_is_added", Shown::Outside),
+    ("crash_report", Shown::Outside),
+    ("path_socket_by_another_mount", Shown::ByRoot),
+    ("keys_by_another_mount", Shown::ByRoot),
+    ("raw_v4", Shown::ByRoot),
+    ("raw_v6", Shown::ByRoot),
+    ("packet", Shown::ByRoot),
+    ("other_families", Shown::ByRoot),
+    ("other_devices", Shown::ByRoot),
+    ("bind_to_other_device", Shown::ByRoot),
+    ("crash_report_by_a_new_limit", Shown::ByRoot),
+    ("unmount_in_nested_namespace", Shown::ByRoot),
+    ("bind_below_covers", Shown::ByRoot),
+    ("tree_below_covers", Shown::ByRoot),
+    ("overlay_below_covers", Shown::ByRoot),
+    ("file_by_handle", Shown::ByRoot),
+    ("handle_below_covers", Shown::ByRoot),
+    ("processes_mounted_again", Shown::ByRoot),
+    ("system_folder_mounted_again", Shown::ByRoot),
+    ("cgroups_mounted_again", Shown::ByRoot),
+    ("kernel_file_systems_elsewhere", Shown::ByRoot),
+    ("kernel_debugging", Shown::ByRoot),
+    ("kernel_settings", Shown::ByRoot),
+    ("system_folder", Shown::ByRoot),
+    ("device_elsewhere", Shown::ByRoot),
+    ("make_device", Shown::ByRoot),
+    ("rights", Shown::ByRoot),
+    ("change_root", Shown::ByRoot),
+    ("host_name", Shown::ByRoot),
+    ("programs_of_the_kernel", Shown::ByRoot),
+    ("events_of_the_machine", Shown::ByRoot),
+    ("typing", Shown::ByRoot),
+    ("foreign_abi", Shown::ByRoot),
+    ("x32_abi", Shown::ByRoot),
+    ("unmount", Shown::ByRoot),
+    ("group_of_processes_outside", Shown::First),
+    ("namespace_of_first_process", Shown::First),
+    ("namespaces_by_setns", Shown::First),
+    ("trace_first_process", Shown::First),
+    ("memory_of_first_process", Shown::First),
+    ("descriptors_of_first_process", Shown::First),
+    ("root_of_first_process", Shown::First),
+    ("descriptor_of_first_process", Shown::First),
+    ("kernel_request", Shown::Nowhere("this kernel may have none")),
+    ("vsock", Shown::Nowhere("this kernel may have none")),
+    ("key_is_asked_for", Shown::Nowhere("no program answers it")),
 ];
+
+/// Between two looks at what somebody says.
+const POLL: Duration = Duration::from_millis(5);
+/// The user of [`NOBODY`].
+const NOBODY_ID: u32 = 65534;
+/// Makes the ground on which root's tries could succeed, and goes on with its arguments.
+const GROUND: &str = "mount --bind /tmp /tmp && cd \"$PWD\" && \
+    mkdir -p 'a place/proc' 'a place/cgroup' other && mount --bind . other && \
+    mount -t proc proc 'a place/proc' && \
+    mount -t cgroup2 none 'a place/cgroup' && mount -t debugfs none /sys/kernel/debug && \
+    { ls /sys/kernel/debug/tracing >/dev/null 2>&1; mknod -m 666 device c 1 5; } && \
+    exec \"$@\" 9<inherited";
+/// The same where this is not allowed.
+const BARE_GROUND: &str = "exec \"$@\" 9<inherited";
+/// Makes each address local, as it is in a sandbox.
+const ALL_LOCAL: &str = "ip link set lo up && ip route add local default dev lo && \
+    { ip -6 route add local default dev lo; exec \"$@\"; }";
 
 /// What is outside, and says "OUTSIDE" to who reaches it.
 struct Outside {
-    settings: Value,
-    _victim: crate::support::Talk,
-    _kept: (Folder, Folder, TcpListener),
+    folder: Folder,
+    others: [Talk; 2],
+    _kept: [Folder; 2],
 }
 
 impl Outside {
-    fn new(folder: &Folder, (tls, plain): (u16, u16)) -> Self {
+    /// One whose files are in this folder, with these ports of a TLS server and of a plain one.
+    fn new(folder: Folder, python: &str, (tls, plain): (u16, u16)) -> Self {
+        // Several tests of this program are outside at once.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = std::process::id() << 4 | COUNT.fetch_add(1, Ordering::Relaxed);
         let (v4, v6) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED));
-        let (host, elsewhere) = (host_address(), Folder::new());
+        let (elsewhere, runtime) = (Folder::new(), Folder::new());
+        runtime.write("bus", "outside");
+        folder.write("inherited", "outside");
+        folder.write("hostile.py", HOSTILE);
+        std::fs::create_dir_all(folder.path().join("home/.ssh")).unwrap();
+        folder.write("home/.ssh/id_test", "outside");
         let in_tmp = elsewhere.path().join("socket");
         let beside = folder.path().join("socket");
-        let file = elsewhere.write("file", "outside");
-        let runtime = Folder::new();
-        runtime.write("bus", "outside");
         let name = format!("eyelet-{}", folder.path().display());
         let abstract_name = SocketAddr::from_abstract_name(&name).unwrap();
         serve_unix(UnixListener::bind_addr(&abstract_name).unwrap());
         serve_unix(UnixListener::bind(&in_tmp).unwrap());
         serve_unix(UnixListener::bind(&beside).unwrap());
-        let victim = crate::support::Talk::start(Command::new("sleep").arg("300"));
-        let inherited = TcpListener::bind("127.0.0.1:0").unwrap();
-        let settings = json!({
-            "host": host.to_string(), "tcp": serve_tcp(v4), "tcp6": serve_tcp(v6),
+        let victim = Talk::start(Command::new("sleep").arg("300"));
+        let place = |name: &str| folder.path().join("a place").join(name);
+        let mut settings = json!({
+            "host": host_address().to_string(), "tcp": serve_tcp(v4), "tcp6": serve_tcp(v6),
             "udp": serve_udp(v4), "udp6": serve_udp(v6), "tls": tls, "plain": plain,
             "abstract": name, "path_in_tmp": in_tmp, "path_elsewhere": beside,
-            "file_in_tmp": file, "runtime": runtime.path(),
-            "process": victim.pid().as_raw_nonzero(), "descriptor": inherited.as_raw_fd(),
-            "segment": 0x4559_4c54,
+            "file_in_tmp": elsewhere.write("file", "outside"), "runtime": runtime.path(),
+            "process": victim.pid().as_raw_nonzero(), "descriptor": 9,
+            "elsewhere": [place("proc"), place("cgroup")], "device": other_device(),
+            "segment": 0x4000_0000 | number,
+            "queue": format!("/eyelet-hostile-{number}"),
         });
-        Self { settings, _victim: victim, _kept: (elsewhere, runtime, inherited) }
+        folder.write("settings.json", settings.to_string());
+        let mut others = Command::new(python);
+        others.args(["hostile.py", "settings.json", "--outside"]).current_dir(folder.path());
+        let mut others = Talk::start(&mut others);
+        others.hear("\n");
+        let said = others.said();
+        settings["handle"] = said.trim().strip_prefix("handle ").unwrap().into();
+        folder.write("settings.json", settings.to_string());
+        Self { folder, others: [victim, others], _kept: [elsewhere, runtime] }
     }
 
-    fn runtime(&self) -> &str {
-        self.settings["runtime"].as_str().unwrap()
+    fn settings(&self) -> Value {
+        let text = std::fs::read_to_string(self.folder.path().join("settings.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
     }
+
+    /// Has a command have the environment that some tries look for.
+    fn prepare(&self, command: &mut Command) {
+        command.env("XDG_RUNTIME_DIR", self.settings()["runtime"].as_str().unwrap());
+        command.env("HOME", self.folder.path().join("home"));
+    }
+
+    /// Runs the tries that are shown so, in these namespaces and after these arguments. Each must
+    /// get out.
+    fn show(&self, python: &str, kinds: &[Shown], (namespaces, before): (&[&str], &[&str])) {
+        let names = TRIES.iter().filter(|(_, shown)| kinds.contains(shown)).map(|(name, _)| *name);
+        let names: Vec<&str> = names.collect();
+        let mut command = with_hosts(&self.folder, &HOSTS, namespaces);
+        self.prepare(&mut command);
+        command.args(before).args([python, "hostile.py", "settings.json"]);
+        if kinds.contains(&Shown::Alone) {
+            command.arg("--alone");
+        }
+        let said = output(command.args(&names));
+        let is_out = |name: &&&str| {
+            let out = format!("{name}: OUT");
+            said.text.lines().any(|line| line.starts_with(&out))
+        };
+        let held: Vec<_> = names.iter().filter(|name| !is_out(name)).collect();
+        assert!(held.is_empty(), "{held:?} do not get out:\n{}", said.text);
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        // What it has made in the kernel would stay for good.
+        let [_, others] = &mut self.others;
+        others.hang_up();
+        let began = Instant::now();
+        while !others.said().contains("gone") && began.elapsed() < SOON {
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// A device of this host beside loopback.
+fn other_device() -> String {
+    let devices = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let mut names = devices.map(|device| device.file_name().into_string().unwrap());
+    names.find(|name| name != "lo").unwrap_or_else(|| "none".into())
+}
+
+/// The Python with what the tries need. The distribution's own starts faster.
+fn python() -> Option<&'static str> {
+    let found = python_with("ctypes, ssl").filter(|_| is_possible())?;
+    let usual = "/usr/bin/python3";
+    Some(if std::path::Path::new(usual).exists() { usual } else { found })
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The arguments that make the ground.
+fn ground() -> [&'static str; 4] {
+    ["sh", "-c", if is_root() { GROUND } else { BARE_GROUND }, "sh"]
 }
 
 /// An address of this host that is not loopback, if it has one.
@@ -240,36 +351,41 @@ fn app(pki: &Pki) -> Upstream {
     })
 }
 
-#[test]
-fn a_hostile_command_stays_inside() {
-    let Some(python) = python_with("ctypes, ssl").filter(|_| is_possible()) else { return };
-    // The distribution's own starts faster.
-    let usual = "/usr/bin/python3";
-    let python = if std::path::Path::new(usual).exists() { usual } else { python };
+/// Runs all tries in a sandbox that is started by these arguments. Each must be held.
+fn is_held(before: &[&str]) {
+    let Some(python) = python() else { return };
     let pki = Pki::new();
     let (tls, plain) = (app(&pki), Upstream::http());
     let (tls, plain) = (tls.address.port(), plain.address.port());
-    let outside = Outside::new(&pki.folder, (tls, plain));
-    pki.folder.write("hostile.py", HOSTILE);
-    pki.folder.write("settings.json", outside.settings.to_string());
-    let port = &outside.settings["tcp"];
+    pki.folder.write("edge.toml", "[sandbox.empty]\n[[rule]]\nkey = \"edge.key\"\n");
+    let outside = Outside::new(pki.folder, python, (tls, plain));
+    let port = &outside.settings()["tcp"];
     let list = format!(
         "app.test:{tls}\napp.test:{plain}\ninner.test:{tls}\ninner.test:{plain}\n\
          mixed.test:{tls}\ntcp inner.test:{port}\n"
     );
-    let mut sandbox = Sandbox::new(&pki.folder, &HOSTS, &list).option("--report", "report.json");
-    sandbox.command.env("XDG_RUNTIME_DIR", outside.runtime());
+    outside.folder.write("allow.txt", list);
+    if before.len() > ground().len() {
+        let user = format!("{NOBODY_ID}:{NOBODY_ID}");
+        let folder = outside.folder.path();
+        let said = output(Command::new("chown").arg("-R").arg(user).arg(folder));
+        assert!(said.status.success(), "{}", said.text);
+    }
+    let mut sandbox = Sandbox::with_program(&outside.folder, &HOSTS, before);
+    for (option, value) in [("--allow", "allow.txt"), ("--report", "report.json")] {
+        sandbox = sandbox.option(option, value);
+    }
+    sandbox = sandbox.option("--config", "edge.toml").option("--profile", "empty");
+    outside.prepare(&mut sandbox.command);
     let said = sandbox.run(&[python, "hostile.py", "settings.json"]);
-    let is_held = |name: &&&str| {
+    let is_held = |name: &str| {
         let held = format!("{name}: held");
         said.text.lines().any(|line| line.starts_with(&held))
     };
-    let out: Vec<_> = TRIES.iter().filter(|name| !is_held(name)).collect();
+    let out: Vec<_> = TRIES.iter().map(|(name, _)| *name).filter(|name| !is_held(name)).collect();
     assert!(out.is_empty(), "{out:?} are not held:\n{}", said.text);
-    let tried = HOSTILE.matches("\n@attempt\n").count();
-    assert_eq!(TRIES.len(), tried, "each try has a row");
     // Nothing that was held is a secret: it has a reason.
-    let report = report(pki.folder.path());
+    let report = report(outside.folder.path());
     let refused = report["refused"].as_array().unwrap();
     for name in ["other.test", "inner.test", "mixed.test", "c2VjcmV0.app.test"] {
         assert!(
@@ -280,20 +396,53 @@ fn a_hostile_command_stays_inside() {
 }
 
 #[test]
+fn a_hostile_command_stays_inside() {
+    is_held(&ground());
+}
+
+#[test]
+fn a_hostile_command_of_an_ordinary_user_stays_inside() {
+    if !is_root() {
+        return skip("this run is by an ordinary user, as are all of its tests");
+    }
+    if need("setpriv") {
+        is_held(&[ground(), NOBODY].concat());
+    }
+}
+
+#[test]
+fn each_try_is_in_the_table() {
+    let tried = HOSTILE.matches("\n@attempt\n").count();
+    assert_eq!(TRIES.len(), tried, "each try has a row");
+    let is_shown = |shown: &Shown| match shown {
+        Shown::Nowhere(why) => why.is_empty(),
+        _ => true,
+    };
+    let shown = TRIES.iter().filter(|(_, shown)| is_shown(shown)).count();
+    assert!(shown >= SHOWN_MIN, "{shown}");
+}
+
+#[test]
 fn tries_get_out_where_there_is_no_sandbox() {
-    let Some(python) = python_with("ctypes, ssl") else { return };
-    let folder = Folder::new();
-    let outside = Outside::new(&folder, (1, 1));
-    std::fs::write(format!("/dev/shm/eyelet-hostile-{}", std::process::id()), "outside").unwrap();
-    folder.write("hostile.py", HOSTILE);
-    folder.write("settings.json", outside.settings.to_string());
-    folder.write("allow.txt", "app.test");
-    let mut command = Command::new(python);
-    command.args(["hostile.py", "settings.json"]).args(CONTROLS).current_dir(folder.path());
-    let said = output(&mut command);
-    let _ = std::fs::remove_file(format!("/dev/shm/eyelet-hostile-{}", std::process::id()));
-    for name in CONTROLS {
-        let out = format!("{name}: OUT");
-        assert!(said.text.lines().any(|line| line.starts_with(&out)), "{name}: {}", said.text);
+    let Some(python) = python() else { return };
+    let pki = Pki::new();
+    pki.server("app", &["app.test"], Kind::P256);
+    pki.folder.write("allow.txt", "app.test");
+    let outside = Outside::new(pki.folder, python, (1, 2));
+    let shared = format!("/dev/shm/eyelet-hostile-{}", std::process::id());
+    std::fs::write(&shared, "outside").unwrap();
+    match is_root() {
+        true => {
+            let kinds = [Shown::Outside, Shown::ByRoot];
+            outside.show(python, &kinds, (&["--mount", "--uts"], &ground()));
+        }
+        false => outside.show(python, &[Shown::Outside], (&["--mount"], &ground())),
+    }
+    std::fs::remove_file(shared).unwrap();
+    let apart = ["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    outside.show(python, &[Shown::First], (&apart, &["sh", "-c", "\"$@\"; exit $?", "sh"]));
+    if need("ip") {
+        let apart = ["--mount", "--net"];
+        outside.show(python, &[Shown::Alone], (&apart, &["sh", "-c", ALL_LOCAL, "sh"]));
     }
 }

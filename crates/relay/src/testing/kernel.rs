@@ -82,7 +82,7 @@ pub mod socket {
     use std::os::fd::AsFd;
 
     pub use eyelet_sys::socket::{is_connected, keepalive, local_address, no_delay, peek};
-    pub use eyelet_sys::socket::{shutdown_write, unsent};
+    pub use eyelet_sys::socket::{peer_cgroup, shutdown_write, unsent};
 
     use super::link;
 

@@ -9,7 +9,7 @@ pub const TYPING: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
 /// A system call, or several of one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SystemCall {
-    /// socket(2).
+    /// socket(2) and socketpair(2).
     Socket,
     /// ioctl(2).
     Ioctl,
@@ -17,6 +17,8 @@ pub enum SystemCall {
     IoUring,
     /// Those of keyrings(7).
     Keys,
+    /// bpf(2) and perf_event_open(2).
+    Watching,
 }
 
 /// The bit of the numbers of x32, an ABI of x86-64 whose calls a filter sees as those of x86-64.
@@ -27,12 +29,13 @@ const X32_IOCTL: i64 = 514;
 /// The numbers of a system call, in each ABI that the processor's filter lets pass.
 pub fn numbers(call: SystemCall) -> impl Iterator<Item = i64> {
     let numbers: &[i64] = match call {
-        SystemCall::Socket => &[libc::SYS_socket],
+        SystemCall::Socket => &[libc::SYS_socket, libc::SYS_socketpair],
         SystemCall::Ioctl => &[libc::SYS_ioctl],
         SystemCall::IoUring => {
             &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register]
         }
         SystemCall::Keys => &[libc::SYS_add_key, libc::SYS_request_key, libc::SYS_keyctl],
+        SystemCall::Watching => &[libc::SYS_bpf, libc::SYS_perf_event_open],
     };
     let is_x86 = cfg!(target_arch = "x86_64");
     let own = (is_x86 && call == SystemCall::Ioctl).then_some(X32_BIT | X32_IOCTL);

@@ -165,12 +165,13 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     Ok(status)
 }
 
-/// The files of this run that the command's user could read or change, and the local authority's
-/// folder: its key would make the command any server, to all that trust it.
+/// The files of this run that the command's user could read or change, the secrets that the
+/// configuration names, and the local authority's folder: its key would make the command any
+/// server, to all that trust it.
 fn hidden(args: &SandboxArgs, profile: &SandboxProfile) -> Vec<PathBuf> {
     let files = profile.allow_files.iter().chain(&args.config).chain(&args.report);
     let authority = eyelet_local_ca::default_folder().ok();
-    let files = files.chain(&args.learn).chain(&authority);
+    let files = files.chain(&args.learn).chain(&authority).chain(&profile.secrets);
     files.filter_map(|file| fs::canonicalize(file).ok()).collect()
 }
 

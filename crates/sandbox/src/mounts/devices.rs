@@ -7,11 +7,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use eyelet_sys::confine::mount::{MountLimits, limit};
 use rustix::fs::CWD;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
 
 /// The folder of devices.
-pub(crate) const FOLDER: &str = "/dev";
+pub(super) const FOLDER: &str = "/dev";
 /// Devices that are kept.
 const KEPT: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Links, and where they lead.
@@ -27,11 +28,12 @@ const TERMINALS: &std::ffi::CStr = c"newinstance,ptmxmode=0666,mode=0620";
 /// Memory that processes share, as the system's own: at most half of memory.
 const SHARED_MEMORY: &std::ffi::CStr = c"mode=1777,size=50%";
 
-/// Covers the folder of devices by one with these alone.
+/// Covers the folder of devices by one with these alone. Files elsewhere are no devices: root may
+/// own some, as in the folder of another system.
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn cover() -> io::Result<()> {
+pub(super) fn cover() -> io::Result<()> {
     let folder = Path::new(FOLDER);
     let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mut kept: Vec<(&str, OwnedFd)> = Vec::new();
@@ -41,6 +43,8 @@ pub(crate) fn cover() -> io::Result<()> {
             kept.push((name, open_tree(CWD, folder.join(name), clone)?));
         }
     }
+    // Those that are kept are not among the mounts at this moment.
+    limit(Path::new("/"), MountLimits { is_read_only: false, has_programs: true })?;
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
     mount("tmpfs", folder, "tmpfs", flags | MountFlags::NODEV, Some(c"mode=0755"))?;
     for (name, device) in kept {

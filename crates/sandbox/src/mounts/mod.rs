@@ -1,93 +1,81 @@
 //! Files of a namespace: what leads out beside the network is covered. Nothing is copied, and the
 //! command's other files are the user's own.
 
+mod devices;
+mod outer;
+mod table;
+
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use eyelet_sys::confine::mount::{MountLimits, limit};
 use rustix::fs::CWD;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_bind,
-    mount_bind_recursive, mount_change, mount_remount, move_mount, open_tree,
+    mount_bind_recursive, mount_change, move_mount, open_tree,
 };
 
-use crate::devices;
+use crate::message::ConfinedPlan;
 use crate::step::{ConfineStep, EMPTY, SandboxError};
+
+use self::table::Mounted;
+
+pub(crate) use self::outer::outer_sockets;
 
 /// Bytes of each of them at most, as the system's own have by default: half of memory.
 const EMPTY_OPTIONS: &std::ffi::CStr = c"mode=1777,size=50%";
 /// The folder of the kernel's devices, in which root writes what changes the whole machine.
 const SYSTEM: &str = "/sys";
-/// Parts of /proc in which root does.
-const READ_ONLY_PROC: [&str; 7] = [
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-    "/proc/irq",
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/acpi",
-    "/proc/scsi",
+/// Folders of it that are empty, because it is a request to read some of their files, and because
+/// the kernel mounts more there when somebody looks.
+const EMPTY_SYSTEM: [&str; 2] = ["/sys/kernel/debug", "/sys/kernel/tracing"];
+/// The folder of processes, in which root does, too.
+const PROCESSES: &str = "/proc";
+/// File systems through which the kernel is asked and told things. At another place than usual
+/// they are covered.
+const OF_THE_KERNEL: [&str; 21] = [
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "mqueue",
+    "nfsd",
+    "proc",
+    "pstore",
+    "resctrl",
+    "rpc_pipefs",
+    "securityfs",
+    "selinuxfs",
+    "smackfs",
+    "sysfs",
+    "tracefs",
 ];
-/// The mounts that a process sees (proc(5)).
-const MOUNTS: &str = "/proc/self/mountinfo";
-/// The place of a mount's path among the fields of its line (proc(5)).
-const MOUNT_PATH_FIELD: usize = 4;
+/// Folders of the user's home that hold keys and nothing else. The first is for programs that speak
+/// SSH, which pass only by an entry of its port.
+const KEYS: [&str; 2] = [".ssh", ".gnupg/private-keys-v1.d"];
+/// The port of SSH.
+const SSH: u16 = 22;
+/// How many cgroup namespaces those inside may make. Who has made one may mount the cgroup of its
+/// processes, the edge among them, and end or stop them all.
+const CGROUP_NAMESPACES: (&str, &str) = ("/proc/sys/user/max_cgroup_namespaces", "0");
 /// The resolver's configuration. Each address answers, so it is that of loopback.
 const RESOLV_CONF: (&str, &str) = ("/etc/resolv.conf", "nameserver 127.0.0.1\n");
 /// The names that need no resolver. Those of the host would lead past the placeholders.
 const HOSTS: (&str, &str) = ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n");
 /// The name of this host (proc(5)).
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
-/// The kernel's list of Unix sockets of a network namespace (proc(5)).
-const UNIX_SOCKETS: &str = "/proc/net/unix";
-
-/// Paths of Unix sockets at which somebody listens outside: those that were bound in this network,
-/// and those that are mounted, as a container has its host's. The kernel keeps the path that a
-/// socket was bound by: one that has another name since, as OpenSSH gives its own, is among all
-/// sockets of that folder. It must be called before the process leaves that network.
-///
-/// # Errors
-/// The kernel's: without its lists they cannot be covered.
-pub(crate) fn outer_sockets() -> io::Result<Vec<PathBuf>> {
-    let (list, mounts) = (fs::read_to_string(UNIX_SOCKETS)?, fs::read_to_string(MOUNTS)?);
-    let mounted = mounts.lines().filter_map(path_of_mount).map(PathBuf::from);
-    let mut paths: Vec<PathBuf> = list.lines().filter_map(path_of_socket).chain(mounted).collect();
-    paths.sort();
-    paths.dedup();
-    // Something else may have taken the place of a socket that was bound.
-    let (mut found, gone): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| is_socket(path));
-    let mut folders: Vec<&Path> = gone.iter().filter_map(|path| path.parent()).collect();
-    folders.dedup();
-    for folder in folders {
-        // One that this user cannot read may still be entered: its sockets have names to guess.
-        let Ok(entries) = fs::read_dir(folder) else { continue };
-        found.extend(entries.flatten().map(|entry| entry.path()).filter(|path| is_socket(path)));
-    }
-    found.sort();
-    found.dedup();
-    Ok(found)
-}
-
-fn is_socket(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
-}
-
-/// The path in a line of [`MOUNTS`].
-fn path_of_mount(line: &str) -> Option<&str> {
-    line.split(' ').nth(MOUNT_PATH_FIELD)
-}
-
-/// The path in a line of [`UNIX_SOCKETS`], its last column. Abstract names begin with `@`.
-fn path_of_socket(line: &str) -> Option<PathBuf> {
-    let at = line.find(" /")?;
-    let is_abstract = line.find(" @").is_some_and(|name| name < at);
-    (!is_abstract).then(|| line.get(at + 1..).map(PathBuf::from)).flatten()
-}
 
 /// Covers what leads out: in the mount namespace of this process, which it has just entered.
-pub(crate) fn cover(hidden: &[PathBuf], sockets: &[PathBuf]) -> Result<(), SandboxError> {
+pub(crate) fn cover(plan: &ConfinedPlan, sockets: &[PathBuf]) -> Result<(), SandboxError> {
     let at = |path: &Path| {
         let path = path.display().to_string();
         move |error: io::Error| SandboxError::about(ConfineStep::Files, path)(error)
@@ -100,25 +88,48 @@ pub(crate) fn cover(hidden: &[PathBuf], sockets: &[PathBuf]) -> Result<(), Sandb
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let emptied: Vec<&Path> = EMPTY.iter().map(Path::new).chain(runtime.as_deref()).collect();
     let replaced = [RESOLV_CONF, HOSTS].map(|(path, text)| (fs::canonicalize(path).ok(), text));
-    for path in hidden {
-        hide(path).map_err(at(path))?;
-    }
-    for path in sockets {
+    let mounts = table::read(&Path::new(PROCESSES).join("self"));
+    let mounts = mounts.map_err(at(Path::new(PROCESSES)))?;
+    let files = plan.hidden.iter().cloned().chain(keys(plan));
+    // A file may be at several places.
+    let files: Vec<PathBuf> = files.flat_map(|it| table::places(&it, &mounts, &mounts)).collect();
+    devices::cover().map_err(at(Path::new(devices::FOLDER)))?;
+    for path in files.iter().chain(sockets).map(PathBuf::as_path).chain(of_the_kernel(&mounts)) {
         hide(path).map_err(at(path))?;
     }
     // With what is hidden in it.
     let kept = Kept::of(&folder, &emptied).map_err(at(&folder))?;
-    make_read_only(Path::new(SYSTEM)).map_err(at(Path::new(SYSTEM)))?;
-    for path in &emptied {
+    let system = Path::new(SYSTEM);
+    make_read_only(system).map_err(at(system))?;
+    for path in EMPTY_SYSTEM.iter().map(Path::new).chain(emptied) {
         empty(path).map_err(at(path))?;
     }
-    devices::cover().map_err(at(Path::new(devices::FOLDER)))?;
     for (number, (path, text)) in replaced.into_iter().enumerate() {
         if let Some(path) = path {
             replace(number, &path, text).map_err(at(&path))?;
         }
     }
     kept.put_back(&folder).map_err(at(&folder))
+}
+
+/// The places at which file systems of the kernel are mounted, beside those below the folders that
+/// are for them.
+fn of_the_kernel(mounts: &[Mounted]) -> impl Iterator<Item = &Path> {
+    let usual = [PROCESSES, SYSTEM, devices::FOLDER];
+    let others = mounts.iter().filter(move |mount| {
+        OF_THE_KERNEL.iter().any(|kind| kind.as_bytes() == mount.kind)
+            && !usual.iter().any(|folder| mount.path.starts_with(folder))
+    });
+    others.map(|mount| mount.path.as_path())
+}
+
+/// The folders of keys that the command has no use for.
+fn keys(plan: &ConfinedPlan) -> impl Iterator<Item = PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let has_ssh = plan.ports.contains(&SSH);
+    let folders = KEYS.iter().skip(usize::from(has_ssh));
+    // One that is not there holds no key.
+    folders.filter_map(move |folder| fs::canonicalize(home.as_ref()?.join(folder)).ok())
 }
 
 /// A folder in one that is covered, which the command works in.
@@ -150,9 +161,13 @@ impl Kept {
 
 /// Covers a file by an empty one, or a folder by an empty folder.
 fn hide(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
+    match fs::metadata(path) {
         Ok(found) if found.is_dir() => empty(path),
-        Ok(_) => Ok(mount_bind("/dev/null", path)?),
+        Ok(_) => match mount_bind("/dev/null", path) {
+            // Its owner has removed it just now.
+            Err(rustix::io::Errno::NOENT) => Ok(()),
+            bound => Ok(bound?),
+        },
         Err(error) if is_absent(&error) => Ok(()),
         Err(error) => Err(error),
     }
@@ -178,20 +193,11 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Makes a folder or a file read-only, with all that is mounted below.
+/// Makes a folder or a file read-only, with all that is mounted below. All at once: some of it may
+/// be where this user cannot look.
 fn make_read_only(path: &Path) -> io::Result<()> {
     mount_bind_recursive(path, path)?;
-    let mounts = fs::read_to_string(MOUNTS)?;
-    let mounted = mounts.lines().filter_map(path_of_mount);
-    let flags = MountFlags::BIND
-        | MountFlags::RDONLY
-        | MountFlags::NOSUID
-        | MountFlags::NODEV
-        | MountFlags::NOEXEC;
-    for mounted in mounted.map(Path::new).filter(|mounted| mounted.starts_with(path)) {
-        mount_remount(mounted, flags, "")?;
-    }
-    Ok(())
+    limit(path, MountLimits { is_read_only: true, has_programs: false })
 }
 
 /// Gives a file another text: by its place among those that are replaced.
@@ -218,32 +224,25 @@ fn replace(number: usize, path: &Path, text: &str) -> io::Result<()> {
 /// # Errors
 /// The kernel's. It forbids this where parts of /proc are covered.
 pub(crate) fn mount_proc() -> io::Result<()> {
+    let folder = std::env::current_dir()?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    mount("proc", "/proc", "proc", flags, None)?;
-    for path in READ_ONLY_PROC.map(Path::new) {
-        if path.exists() {
-            make_read_only(path)?;
+    mount("proc", PROCESSES, "proc", flags, None)?;
+    match fs::write(CGROUP_NAMESPACES.0, CGROUP_NAMESPACES.1) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        // A kernel without it has no cgroups.
+        _ => {}
+    }
+    for entry in fs::read_dir(PROCESSES)? {
+        let (entry, is_writable) = (entry?, |mode: u32| mode & 0o222 != 0);
+        let kind = entry.file_type()?;
+        let is_process = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
+        if is_process || kind.is_symlink() {
+            continue;
+        }
+        if kind.is_dir() || is_writable(entry.metadata()?.permissions().mode()) {
+            make_read_only(&entry.path())?;
         }
     }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_of_sockets_are_told_from_abstract_names() {
-        let begin = "0000000000000000: 00000002 00000000 00010000 0001 01";
-        for (end, path) in [
-            ("  1234 /run/a b.sock", Some("/run/a b.sock")),
-            ("42584766 /srv/x @y", Some("/srv/x @y")),
-            ("    12 @name /tmp", None),
-            ("    12 @/tmp/x", None),
-            ("    12", None),
-        ] {
-            let found = path_of_socket(&format!("{begin} {end}"));
-            assert_eq!(found, path.map(PathBuf::from), "{end}");
-        }
-    }
+    // If it is in /proc, the one that was covered is another folder.
+    std::env::set_current_dir(folder)
 }
