@@ -151,7 +151,7 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
         return None;
     };
     let shared = worker.shared.borrow();
-    let has_exchange = matches!(relay, Relay::Terminate(it) if it.flow.exchange().is_some());
+    let has_exchange = relay.served_flow().is_some_and(|flow| flow.exchange().is_some());
     let has_upstream = upstream.is_some() || has_exchange;
     let kind = match relay {
         Relay::Cleartext(_) => ConnectionKind::Cleartext,

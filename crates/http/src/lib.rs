@@ -30,7 +30,7 @@ use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
 
-use eyelet_downstream::client::io::{ClientStream, OpenedClient};
+use eyelet_downstream::client::io::OpenedClient;
 use eyelet_downstream::connection::served_connection::{ByteCounts, ClientInfo, ServedConnection};
 use eyelet_downstream::connection::worker::Http;
 use http2::Resumed;
@@ -145,9 +145,7 @@ pub fn serve(http: Rc<Http>, woken: WokenConnection, terminated: Terminated) -> 
 /// Serves a connection like [`serve`], but of a client without TLS.
 pub fn serve_cleartext(http: Rc<Http>, woken: WokenConnection, flow: Flow) -> Served {
     let WokenConnection { handle, info, counted } = woken;
-    let client = ClientStream::woken(handle, flow);
-    let opened = OpenedClient { client, preface: Vec::new(), state: None, exchange: None };
-    begin(http, opened, info, counted)
+    begin(http, OpenedClient::cleartext(handle, flow), info, counted)
 }
 
 fn begin(

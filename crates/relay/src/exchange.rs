@@ -1,5 +1,6 @@
-//! A terminated connection whose exchange rests. Nothing of it is read here: the next byte of
-//! either side, or its end, has the program go on. What the client has not taken is sent before.
+//! A connection whose exchange rests, with TLS to its client or without. Nothing of it is read
+//! here: the next byte of either side, or its end, has the program go on. What the client has not
+//! taken is sent before.
 
 use std::io;
 

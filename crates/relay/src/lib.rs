@@ -39,7 +39,8 @@ use testing::kernel::{pipe, socket};
 
 /// The way in which a parked connection's bytes are moved.
 pub enum Relay {
-    /// A client without TLS whose requests the program serves. It has no upstream of its own.
+    /// A client without TLS whose requests the program serves. It has an upstream of its own only
+    /// while an exchange of it rests.
     Cleartext(Flow),
     /// Untouched.
     Splice(splice::Spliced),
@@ -49,6 +50,15 @@ pub enum Relay {
 }
 
 impl Relay {
+    /// The flow of a connection whose requests the program serves, or whose TLS ends here.
+    pub fn served_flow(&self) -> Option<&Flow> {
+        match self {
+            Self::Cleartext(flow) => Some(flow),
+            Self::Splice(_) => None,
+            Self::Terminate(terminated) => Some(&terminated.flow),
+        }
+    }
+
     /// The flow of either kind.
     pub fn flow(&mut self) -> &mut Flow {
         match self {
@@ -74,8 +84,7 @@ impl Relay {
 
     /// True if exchanges of it rest: [`Flow::keep_exchange`], or those of its streams.
     pub fn has_exchange(&self) -> bool {
-        let Self::Terminate(terminate::Terminated { flow, .. }) = self else { return false };
-        flow.exchange().is_some() || flow.has_streams()
+        self.served_flow().is_some_and(|flow| flow.exchange().is_some() || flow.has_streams())
     }
 
     /// True if nobody can know what its peers are about to send: bytes pass from one to the other,
@@ -113,6 +122,9 @@ pub fn run(
     answer: AnswerParked<'_>,
 ) -> Progress {
     match relay {
+        Relay::Cleartext(flow) if flow.exchange().is_some() => {
+            exchange::run(flow, sockets, buffers)
+        }
         Relay::Cleartext(flow) => cleartext::run(flow, sockets, buffers),
         Relay::Splice(spliced) => splice::run(spliced, sockets, info, buffers),
         Relay::Terminate(originated) if originated.is_originated() => {

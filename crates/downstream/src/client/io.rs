@@ -140,14 +140,25 @@ impl OpenedClient {
     /// Takes a connection over.
     pub fn new(handle: Handle, terminated: Terminated) -> Self {
         let mut rest = terminated.flow.into_rest();
-        let client = ClientStream::parked(handle, terminated.session, &mut rest);
+        let client = ClientStream::parked(handle, Some(terminated.session), &mut rest);
+        Self::of(client, rest)
+    }
+
+    /// Takes a connection without TLS over.
+    pub fn cleartext(handle: Handle, flow: Flow) -> Self {
+        let mut rest = flow.into_rest();
+        let client = ClientStream::parked(handle, None, &mut rest);
+        Self::of(client, rest)
+    }
+
+    fn of(client: ClientStream, rest: Rest) -> Self {
         Self { client, preface: rest.preface, state: rest.state, exchange: rest.exchange }
     }
 }
 
 impl ClientStream {
     /// The side of a connection that was parked. Takes what was left of its bytes.
-    fn parked(handle: Handle, session: Session, rest: &mut Rest) -> Self {
+    fn parked(handle: Handle, session: Option<Session>, rest: &mut Rest) -> Self {
         let counted = Counted::new(&handle.worker.process.budget, 0);
         let mut client = Self {
             handle: Rc::new(handle),
@@ -155,8 +166,8 @@ impl ClientStream {
             plain: BytesMut::from(&rest.to_upstream[..]),
             plain_held: 0,
             bytes_to_client: Rc::default(),
-            ended: session.read_closed(),
-            session: Some(session),
+            ended: session.as_ref().is_some_and(Session::read_closed),
+            session,
             keys: Keys::new(),
             fresh: !rest.partial.is_empty(),
             partial: std::mem::take(&mut rest.partial),
@@ -206,20 +217,16 @@ impl ClientStream {
         Some((self.handle, Terminated { session: self.session?, flow }))
     }
 
-    /// True if it can be parked: nothing is unread or unsent, and the client has TLS and has not
-    /// ended its stream.
+    /// True if it can be parked: nothing is unread or unsent, and the client has not ended its
+    /// stream.
     pub fn is_at_rest(&self) -> bool {
-        self.plain.is_empty() && self.sealed.is_empty() && !self.ended && self.session.is_some()
+        self.plain.is_empty() && self.sealed.is_empty() && !self.ended
     }
 
     /// True if it can be parked in the middle of an exchange, which nothing is to end. Bytes that
     /// the client has not taken rest with it.
     pub fn may_rest(&self) -> bool {
-        self.plain.is_empty()
-            && self.partial.is_empty()
-            && !self.ended
-            && self.session.is_some()
-            && !self.handle.is_to_end()
+        self.plain.is_empty() && self.partial.is_empty() && !self.ended && !self.handle.is_to_end()
     }
 
     /// Seals all of a queue, and sends what the socket accepts.

@@ -610,7 +610,11 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let outcome = relay.outcome();
     let (mut is_answered, mut of_upstreams) = (false, Vec::new());
     match relay {
-        Relay::Cleartext(_) | Relay::Splice(_) => {}
+        Relay::Splice(_) => {}
+        Relay::Cleartext(flow) => {
+            is_answered = resting::end_in_clear(worker, flow, client);
+            of_upstreams = resting::for_upstreams(worker, flow);
+        }
         Relay::Terminate(originated) if originated.is_originated() => {
             let last = eyelet_relay::terminate::final_alert(originated, CLOSE_NOTIFY);
             let _ = upstream.as_ref().map(|upstream| socket::send(upstream.as_fd(), &last));

@@ -1,13 +1,15 @@
 //! Exchanges that rest on parked connections: the memory that they need to go on, and how they end
 //! where they are, for which none is needed.
 
+use std::os::fd::AsFd;
+
 use eyelet_memory::slab::Key;
 
 use crate::ready::{CLIENT, READ};
+use crate::socket;
 use crate::table::{ConnectionTable, EndCause, SlotState};
 use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, STREAM_BYTES, TASK_BYTES_MAX};
-use eyelet_relay::terminate::Terminated;
 use eyelet_relay::{Flow, Relay};
 use eyelet_telemetry::info::{End, Parked};
 use eyelet_telemetry::reason::Reason;
@@ -81,8 +83,8 @@ pub(super) fn goes_on_until(worker: &Worker, key: Key, reason: &Reason) -> Optio
 
 /// Has the program write the access lines of the exchanges that rest on a connection that ends.
 pub(super) fn end_resting(worker: &Worker, info: &Parked, relay: &Relay, end: &End) {
-    let Relay::Terminate(Terminated { flow, .. }) = relay else { return };
-    if let (Some(resting), Some(program)) = (flow.resting(), worker.program()) {
+    let resting = relay.served_flow().and_then(Flow::resting);
+    if let (Some(resting), Some(program)) = (resting, worker.program()) {
         let info = info.info(&worker.shared.borrow());
         program.end_resting(info, resting, end);
     }
@@ -92,6 +94,17 @@ pub(super) fn end_resting(worker: &Worker, info: &Parked, relay: &Relay, end: &E
 pub(super) fn last_bytes(worker: &Worker, flow: &Flow) -> Vec<u8> {
     let kept = flow.kept_by_program().zip(worker.program());
     kept.map(|(kept, program)| program.last_bytes(kept)).unwrap_or_default()
+}
+
+/// Sends the program's last bytes to a client without TLS. Returns whether there are any. Behind
+/// bytes that it has not taken there are none.
+pub(super) fn end_in_clear(worker: &Worker, flow: &Flow, client: &impl AsFd) -> bool {
+    let bytes = if flow.is_quiet() { last_bytes(worker, flow) } else { Vec::new() };
+    if !bytes.is_empty() {
+        // If its receive window is full, the client sees only the FIN.
+        let _ = socket::send(client, &bytes);
+    }
+    !bytes.is_empty()
 }
 
 /// Its last bytes for the upstreams of what rests, by their places.

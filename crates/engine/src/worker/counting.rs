@@ -6,7 +6,6 @@ use crate::table::{Removed, Slot};
 use crate::worker::Worker;
 use eyelet_memory::budget::Account;
 use eyelet_relay::Relay;
-use eyelet_relay::terminate::Terminated;
 use eyelet_telemetry::cell::Cell;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
@@ -122,7 +121,7 @@ impl Worker {
 
     /// The requests and streams that rest on a parked connection.
     pub(crate) fn resting_streams(&self, relay: &Relay) -> StreamCounts {
-        let Relay::Terminate(Terminated { flow, .. }) = relay else { return Default::default() };
+        let Some(flow) = relay.served_flow() else { return Default::default() };
         if flow.is_websocket() {
             return StreamCounts::one(StreamKind::WebSocket);
         }

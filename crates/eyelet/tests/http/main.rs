@@ -32,6 +32,7 @@ mod pair_requests;
 mod rebinding;
 mod requests;
 mod resting;
+mod resting_clear;
 mod resting_groups;
 mod resting_https;
 mod resting_shared;

@@ -22,22 +22,22 @@ use crate::support::upstream::{ServerTls, server_config};
 use crate::support::web::{Web, chunks, head, line, switched};
 use crate::support::{Pki, Tls, Upstream, expect, need, until};
 
-const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
-const CHUNKED: &str = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n";
+pub const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
+pub const CHUNKED: &str = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n";
 const UNTIL_CLOSE: &str = "Content-Type: text/event-stream\r\nConnection: close\r\n";
 const ASK: &[u8] = b"GET /events HTTP/1.1\r\nHost: app.test\r\n\r\n";
 const CHAT: &[u8] = b"GET /chat HTTP/1.1\r\nHost: app.test\r\nConnection: Upgrade\r\n\
                       Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 /// Masked by zeros, and its echo.
-const HELLO: [u8; 11] = *b"\x81\x85\0\0\0\0Hello";
-const HELLO_BACK: [u8; 7] = *b"\x81\x05Hello";
-const GOING_AWAY: [u8; 4] = [0x88, 2, 3, 0xe9];
+pub const HELLO: [u8; 11] = *b"\x81\x85\0\0\0\0Hello";
+pub const HELLO_BACK: [u8; 7] = *b"\x81\x05Hello";
+pub const GOING_AWAY: [u8; 4] = [0x88, 2, 3, 0xe9];
 
 /// An edge to an application by hand, behind TLS.
-struct Scene {
-    web: Web,
-    config: Arc<rustls::ServerConfig>,
+pub struct Scene {
+    pub web: Web,
+    pub config: Arc<rustls::ServerConfig>,
 }
 
 impl Scene {
@@ -50,7 +50,7 @@ impl Scene {
     }
 
     /// The next connection of the application, whose head was read.
-    fn take(&self) -> (ServerTls, String) {
+    pub fn take(&self) -> (ServerTls, String) {
         let session = rustls::ServerConnection::new(self.config.clone()).unwrap();
         let mut app = ServerTls::new(session, self.web.app.take());
         let asked = head(&mut app);
@@ -78,7 +78,7 @@ impl Scene {
     }
 
     /// Waits until so many connections are parked, and no other is there.
-    fn rest(&self, count: usize) {
+    pub fn rest(&self, count: usize) {
         let socket = self.web.pki.folder.path().join("admin.sock");
         until("all to rest", || {
             let mut stream = UnixStream::connect(&socket).ok()?;
@@ -91,7 +91,7 @@ impl Scene {
         });
     }
 
-    fn metric(&self, name: &str) -> usize {
+    pub fn metric(&self, name: &str) -> usize {
         let mut stream =
             UnixStream::connect(self.web.pki.folder.path().join("admin.sock")).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
@@ -112,12 +112,12 @@ pub fn upgrade_whole(web: &mut Web) -> Later {
     later
 }
 
-fn says(app: &mut ServerTls, bytes: &[u8]) {
+pub fn says(app: &mut ServerTls, bytes: &[u8]) {
     app.write_all(bytes).unwrap();
     app.flush().unwrap();
 }
 
-fn chunk(text: &str) -> Vec<u8> {
+pub fn chunk(text: &str) -> Vec<u8> {
     format!("{:x}\r\n{text}\r\n", text.len()).into_bytes()
 }
 

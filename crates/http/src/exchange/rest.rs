@@ -22,6 +22,7 @@ use super::transfer::{Download, Upload, rest_websocket, resumed_websocket};
 use eyelet_downstream::client::failure::{Failure, NoHead};
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
+use eyelet_downstream::connection::intermediary::Intermediary;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::resting::{
     KeptConnection, REPEAT_BYTES_MAX, RestingExchange, RestingState, RestingWait,
@@ -263,7 +264,14 @@ impl Exchange<'_, '_> {
             && upload.rest().is_some()
             && download.may_rest(received)
             && !self.served.http.engine.is_draining()
-            && self.stream.rests().is_some()
+            && self.client_rests()
+    }
+
+    /// True if the client's side may rest. That of a proxy's client does not: the task of its
+    /// connection decides each of its requests anew.
+    fn client_rests(&self) -> bool {
+        self.stream.rests().is_some()
+            && !matches!(self.served.intermediary, Intermediary::Proxy { .. })
     }
 
     /// Waits until the exchange may rest, or no byte has moved for too long. One that another
@@ -313,7 +321,7 @@ impl Exchange<'_, '_> {
             && upload.rest().is_some()
             && !self.served.http.engine.is_draining()
             && self.stream.queued() == 0
-            && self.stream.rests().is_some()
+            && self.client_rests()
     }
 
     /// Returns how long nothing of an exchange may move. `awaits_head`: its request is sent, and

@@ -9,7 +9,6 @@ use eyelet_engine::ready::CLIENT;
 use eyelet_engine::worker::Handle;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_record::Keys;
-use eyelet_relay::Flow;
 
 use super::{ClientLost, ClientStream};
 
@@ -32,15 +31,6 @@ impl ClientStream {
             sent: 0,
             truncated: false,
         };
-        client.recount();
-        client
-    }
-
-    /// Takes over a connection without TLS that was parked.
-    pub fn woken(handle: Handle, flow: Flow) -> Self {
-        let rest = flow.into_rest();
-        let mut client = Self::cleartext(handle, &rest.to_upstream);
-        client.sealed = rest.to_client;
         client.recount();
         client
     }

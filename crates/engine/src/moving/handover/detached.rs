@@ -85,18 +85,12 @@ impl Detached {
 
     /// The state that the program keeps: [`eyelet_relay::Flow::keep_state`].
     pub(crate) fn state(&self) -> Option<&PackedBytes> {
-        match &self.relay {
-            Relay::Cleartext(_) | Relay::Splice(_) => None,
-            Relay::Terminate(terminated) => terminated.flow.state(),
-        }
+        self.relay.served_flow()?.state()
     }
 
     /// The exchange that rests: [`eyelet_relay::Flow::keep_exchange`].
     pub(crate) fn exchange(&self) -> Option<&[u8]> {
-        match &self.relay {
-            Relay::Cleartext(_) | Relay::Splice(_) => None,
-            Relay::Terminate(terminated) => terminated.flow.exchange(),
-        }
+        self.relay.served_flow()?.exchange()
     }
 
     /// The exchanges that rest on it, or its state without any.

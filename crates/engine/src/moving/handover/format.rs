@@ -95,7 +95,8 @@ pub enum ImportError {
     /// The program does not read a link, or its streams are not those of the group's connections.
     #[error("the state of a shared upstream connection is not one of this group")]
     Link,
-    /// A client without TLS has nothing that TLS, or an upstream of its own, would give it.
+    /// A client without TLS has nothing that TLS would give it, and no upstream of its own but that
+    /// of an exchange.
     #[error("a connection without TLS has another kind's state")]
     Cleartext,
     /// TLS towards an upstream that this connection does not have.
@@ -262,6 +263,12 @@ impl Detached {
         if let Some(exchange) = exchange {
             detached.keep_exchange(exchange)?;
         }
+        if matches!(detached.relay, Relay::Cleartext(_))
+            && detached.upstream.is_some()
+            && detached.exchange().is_none()
+        {
+            return Err(ImportError::Cleartext);
+        }
         if let Some(certificate) = certificate {
             detached.take_certificate(certificate)?;
         }
@@ -284,22 +291,23 @@ impl Detached {
         has_place_for(decided).then_some(()).ok_or(ImportError::Certificate)
     }
 
-    /// Only a terminated connection with an upstream, or with one stream on a link, has an
-    /// exchange, and it holds nothing but what its client has not taken. Whether the program reads
-    /// it is for the program to say.
+    /// Only a connection with an upstream, or with one stream on a link, has an exchange, and it
+    /// holds nothing but what its client has not taken. Its client's TLS ends here, or it has none.
+    /// Whether the program reads it is for the program to say.
     fn keep_exchange(&mut self, exchange: &[u8]) -> Result<(), ImportError> {
-        match &mut self.relay {
-            Relay::Terminate(terminated)
-                if usize::from(self.upstream.is_some()) + self.streams.len() == 1
-                    && terminated.session.role() == Role::Server
-                    && terminated.flow.may_rest()
-                    && exchange.len() <= STATE_BYTES_MAX =>
-            {
-                terminated.flow.keep_exchange(exchange);
-                Ok(())
+        let flow = match &mut self.relay {
+            Relay::Cleartext(flow) => flow,
+            Relay::Terminate(Terminated { session, flow }) if session.role() == Role::Server => {
+                flow
             }
-            _ => Err(ImportError::Exchange),
+            Relay::Splice(_) | Relay::Terminate(_) => return Err(ImportError::Exchange),
+        };
+        let upstreams = usize::from(self.upstream.is_some()) + self.streams.len();
+        if upstreams != 1 || !flow.may_rest() || exchange.len() > STATE_BYTES_MAX {
+            return Err(ImportError::Exchange);
         }
+        flow.keep_exchange(exchange);
+        Ok(())
     }
 
     /// Only a terminated connection without an upstream has a state. Whether the program reads it
@@ -370,7 +378,7 @@ impl ConnectionV1<'_> {
                 Relay::Terminate(Terminated { session, flow: flow.flow()? })
             }
             RelayV1::Cleartext { flow } => {
-                if is_of_tls || self.has_upstream || !flow.is_cleartext() {
+                if is_of_tls || !flow.is_cleartext() {
                     return Err(ImportError::Cleartext);
                 }
                 Relay::Cleartext(flow.flow()?)

@@ -287,6 +287,21 @@ fn shown(detached: &Detached) -> String {
     )
 }
 
+/// A client without TLS has an upstream only while an exchange of it rests.
+#[test]
+fn a_client_without_tls_has_the_upstream_of_an_exchange() {
+    let mut value = stored("cleartext");
+    value.upstream = Some(Arc::new(eyelet_sys::socket::pair().unwrap().0));
+    let alone = Detached::decode(&value.encode(), received(&value));
+    assert_eq!(alone.err(), Some(ImportError::Cleartext));
+    value.relay.flow().keep_exchange(EXCHANGE);
+    let read = Detached::decode(&value.encode(), received(&value)).unwrap();
+    assert_eq!((shown(&read), read.exchange()), (shown(&value), Some(EXCHANGE)));
+    value.upstream = None;
+    let without = Detached::decode(&value.encode(), received(&value));
+    assert_eq!(without.err(), Some(ImportError::Exchange));
+}
+
 #[test]
 fn the_largest_age_is_read_and_one_more_is_refused() {
     let info = ConnectionInfo { started_unix_ns: 0, ..info(decided()) };
