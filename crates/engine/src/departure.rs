@@ -17,9 +17,9 @@ pub const BATCH_DESCRIPTORS_MAX: usize = DESCRIPTORS_MAX;
 /// A batch with more bytes of state than this takes no more connections. An idle connection has
 /// some hundred bytes, one with a slow peer some hundred KiB.
 pub const BATCH_BYTES: usize = 4 << 20;
-/// Messages that carry the sockets of one group at most. Its states are one message of 16 MiB, which
-/// is 4 KiB for each of so many sockets. All of it leaves, and is placed, in one piece, so a worker
-/// of 4,000 connections would otherwise stand still for long.
+/// Messages that carry the sockets of one group at most. Its states are one message of 16 MiB,
+/// which is 4 KiB for each of so many sockets. All of it leaves, and is placed, in one piece, and a
+/// larger one would keep its worker from others for longer.
 pub const GROUP_PARTS_MAX: usize = 16;
 /// Descriptors of one group.
 pub const GROUP_DESCRIPTORS_MAX: usize = GROUP_PARTS_MAX * BATCH_DESCRIPTORS_MAX;

@@ -3,7 +3,6 @@
 pub mod batch;
 pub mod group;
 pub mod handover;
-pub(crate) mod large;
 pub mod parcel;
 pub mod parts;
 pub(crate) mod search;

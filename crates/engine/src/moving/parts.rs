@@ -49,7 +49,7 @@ struct PartV8<'a> {
 }
 
 /// A part of a group.
-pub struct Part<'a> {
+pub struct GroupPart<'a> {
     /// Its message, which is wiped when it is dropped.
     pub body: Zeroizing<Vec<u8>>,
     /// The sockets that go with it.
@@ -57,7 +57,7 @@ pub struct Part<'a> {
 }
 
 /// The parts of a group with this number, in their order.
-pub fn parts(group: u64, batch: &LeavingBatch) -> impl Iterator<Item = Part<'_>> {
+pub fn parts(group: u64, batch: &LeavingBatch) -> impl Iterator<Item = GroupPart<'_>> {
     let all = batch.sockets.len();
     let last = all.div_ceil(BATCH_DESCRIPTORS_MAX);
     let sockets = std::iter::once(&[][..]).chain(batch.sockets.chunks(BATCH_DESCRIPTORS_MAX));
@@ -65,7 +65,7 @@ pub fn parts(group: u64, batch: &LeavingBatch) -> impl Iterator<Item = Part<'_>>
         let message = if part == last { &batch.states[..] } else { &[] };
         let sockets_all = u16::try_from(all).unwrap_or(u16::MAX);
         let part = PartV8 { group, part: part as u16, sockets: sockets_all, message };
-        Part { body: to_bytes(VERSION, &part), sockets }
+        GroupPart { body: to_bytes(VERSION, &part), sockets }
     })
 }
 
@@ -115,7 +115,7 @@ pub struct DescriptorRoom {
 }
 
 /// A group of which parts are missing. Dropping it closes the sockets that have come.
-pub struct Incoming {
+pub struct IncomingGroup {
     group: u64,
     /// The part that is due.
     due: u16,
@@ -126,9 +126,9 @@ pub struct Incoming {
 }
 
 /// What a part has made of a group.
-pub enum Progress {
+pub enum GroupProgress {
     /// Others must follow.
-    More(Incoming),
+    More(IncomingGroup),
     /// It is whole.
     Whole(ConnectionBatch),
 }
@@ -147,7 +147,7 @@ fn read(bytes: &[u8]) -> Result<PartV8<'_>, PartFault> {
     if behind.is_empty() { Ok(part) } else { Err(PartFault::Malformed) }
 }
 
-impl Incoming {
+impl IncomingGroup {
     /// A group whose first part has come. It takes the room for all of its sockets.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl Incoming {
     ///
     /// # Errors
     /// [`PartFault`]. All of the group is given up then.
-    pub fn add(mut self, bytes: &[u8], sockets: Vec<OwnedFd>) -> Result<Progress, PartFault> {
+    pub fn add(mut self, bytes: &[u8], sockets: Vec<OwnedFd>) -> Result<GroupProgress, PartFault> {
         let PartV8 { group, part, sockets: all, message } = read(bytes)?;
         if (group, all) != (self.group, self.all) {
             return Err(PartFault::Group);
@@ -201,10 +201,10 @@ impl Incoming {
         self.sockets.extend(sockets);
         if due < left {
             self.due += 1;
-            return Ok(Progress::More(self));
+            return Ok(GroupProgress::More(self));
         }
         let states = Zeroizing::new(message.to_vec());
-        Ok(Progress::Whole(ConnectionBatch {
+        Ok(GroupProgress::Whole(ConnectionBatch {
             states,
             sockets: self.sockets,
             group: Some(self.room),

@@ -11,7 +11,7 @@ use crate::departure::{BATCH_DESCRIPTORS_MAX, LeavingBatch};
 use crate::moving::batch::{self, Detachment, RefusalReason, SearchResult};
 use crate::moving::handover::Detached;
 use crate::moving::parcel::Parcel;
-use crate::moving::parts::{ConnectionBatch, DescriptorRoom, Incoming, Progress, parts};
+use crate::moving::parts::{ConnectionBatch, DescriptorRoom, GroupProgress, IncomingGroup, parts};
 use crate::moving::staying::Staying;
 use crate::shedding::retired;
 use crate::worker::Worker;
@@ -44,11 +44,11 @@ pub fn arriving(batch: &LeavingBatch, to: &Worker) -> ConnectionBatch {
     let descriptors_max = to.settings.get().descriptors_max;
     let room = DescriptorRoom { process: to.process.clone(), descriptors_max };
     let mut parts = parts(group, batch);
-    let mut incoming = Incoming::begin(&parts.next().unwrap().body, &[], &room).unwrap();
+    let mut incoming = IncomingGroup::begin(&parts.next().unwrap().body, &[], &room).unwrap();
     for part in parts {
         match incoming.add(&part.body, copies(part.sockets)).unwrap() {
-            Progress::More(more) => incoming = more,
-            Progress::Whole(whole) => return whole,
+            GroupProgress::More(more) => incoming = more,
+            GroupProgress::Whole(whole) => return whole,
         }
     }
     panic!("the last part has the message");

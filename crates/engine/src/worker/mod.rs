@@ -33,6 +33,7 @@ pub(crate) mod clock;
 mod counting;
 pub(crate) mod drain_pace;
 mod handle;
+pub(crate) mod large_groups;
 mod listed;
 pub(crate) mod memory_wait;
 mod parked_waker;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-use crate::moving::large::LargeGroups;
 use crate::worker::drain_pace::DrainPace;
+use crate::worker::large_groups::LargeGroups;
 use crate::worker::memory_wait::MemoryWait;
 use crate::worker::queues::{Holders, IdlePosition, ShedQueue};
 use crate::worker::source::{Source, Sources};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::moving::group::SocketRoom;
 use eyelet_engine::moving::parcel::Parcel;
-use eyelet_engine::moving::parts::{DescriptorRoom, Incoming, Progress};
+use eyelet_engine::moving::parts::{DescriptorRoom, GroupProgress, IncomingGroup};
 use eyelet_engine::worker::{Process, Settings, Worker};
 use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
@@ -84,17 +84,17 @@ fn message(bytes: &[u8]) {
 fn group_in_parts(mut bytes: &[u8]) {
     let Some(worker) = worker() else { return };
     let room = DescriptorRoom { process: worker.process.clone(), descriptors_max: 1_000 };
-    let mut incoming: Option<Incoming> = None;
+    let mut incoming: Option<IncomingGroup> = None;
     while let [len, count, rest @ ..] = bytes {
         let (part, behind) = rest.split_at(rest.len().min(usize::from(*len)));
         bytes = behind;
         // One of the stored groups' is enough: more cost time.
         let Some((edge, _peers)) = sockets(usize::from(*count) % 8) else { return };
         incoming = match incoming.take() {
-            None => Incoming::begin(part, &edge, &room).ok(),
+            None => IncomingGroup::begin(part, &edge, &room).ok(),
             Some(it) => match it.add(part, edge) {
-                Ok(Progress::More(more)) => Some(more),
-                Ok(Progress::Whole(_)) | Err(_) => None,
+                Ok(GroupProgress::More(more)) => Some(more),
+                Ok(GroupProgress::Whole(_)) | Err(_) => None,
             },
         };
         let is_counted = worker.process.descriptors.load(Relaxed) > 0;

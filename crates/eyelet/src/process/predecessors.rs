@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use eyelet_edge::snapshot::listen::{Bound, own_files};
 use eyelet_engine::moving::batch::{Arrivals, BatchRead, Delivered, RefusalReason, count, deliver};
-use eyelet_engine::moving::parts::{ConnectionBatch, Incoming, PartFault, Progress};
+use eyelet_engine::moving::parts::{ConnectionBatch, GroupProgress, IncomingGroup, PartFault};
 use eyelet_sys::channel::{Channel, Received};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
@@ -357,7 +357,7 @@ impl Taking {
             Err(HandoverError::Content { kind: kind::PART, why: fault.to_string() })
         };
         let room = &self.workers.room;
-        let mut group = match Incoming::begin(body, &received.descriptors, room) {
+        let mut group = match IncomingGroup::begin(body, &received.descriptors, room) {
             Ok(group) => group,
             Err(why @ PartFault::NoRoom(_)) => {
                 let why = Some(why.to_string());
@@ -373,8 +373,8 @@ impl Taking {
                 return Err(HandoverError::Kind(received.kind));
             }
             group = match group.add(&body, received.descriptors) {
-                Ok(Progress::More(more)) => more,
-                Ok(Progress::Whole(batch)) => return self.receive_batch(batch),
+                Ok(GroupProgress::More(more)) => more,
+                Ok(GroupProgress::Whole(batch)) => return self.receive_batch(batch),
                 Err(why) => return fault(why),
             };
         }

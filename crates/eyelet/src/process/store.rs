@@ -31,7 +31,9 @@ use std::time::{Duration, Instant};
 
 use eyelet_engine::departure::{Collected, LeavingBatch, collect, departures};
 use eyelet_engine::moving::batch::{Arrivals, count, deliver};
-use eyelet_engine::moving::parts::{ConnectionBatch, Incoming, Part, Progress, is_first, parts};
+use eyelet_engine::moving::parts::{
+    ConnectionBatch, GroupPart, GroupProgress, IncomingGroup, is_first, parts,
+};
 use eyelet_sys::recording::{Recorder, Recording};
 use eyelet_sys::service;
 use eyelet_tls::tickets::Now;
@@ -145,7 +147,7 @@ fn record_batch(recorder: &mut Recorder, batch: &LeavingBatch) -> io::Result<()>
     match batch.group {
         None => send(kind::BATCH, &batch.states, &batch.sockets),
         Some(group) => parts(group, batch)
-            .try_for_each(|Part { body, sockets }| send(kind::PART, &body, sockets)),
+            .try_for_each(|GroupPart { body, sockets }| send(kind::PART, &body, sockets)),
     }
 }
 
@@ -284,21 +286,23 @@ fn take(
 
 /// Adds a part to a group. Returns the group when it is whole.
 fn next_part(
-    group: &mut Option<Incoming>,
+    group: &mut Option<IncomingGroup>,
     body: &[u8],
     sockets: Vec<OwnedFd>,
     (workers, taken): (&Arrivals, &mut Taken),
 ) -> Option<ConnectionBatch> {
     let progress = match group.take() {
         // One that is not whole had no room in the recording, and has ended in its process.
-        _ if is_first(body) => Incoming::begin(body, &sockets, &workers.room).map(Progress::More),
+        _ if is_first(body) => {
+            IncomingGroup::begin(body, &sockets, &workers.room).map(GroupProgress::More)
+        }
         Some(begun) => begun.add(body, sockets),
         // The rest of one that has ended.
         None => return None,
     };
     match progress {
-        Ok(Progress::More(more)) => *group = Some(more),
-        Ok(Progress::Whole(whole)) => return Some(whole),
+        Ok(GroupProgress::More(more)) => *group = Some(more),
+        Ok(GroupProgress::Whole(whole)) => return Some(whole),
         Err(why) => {
             tracing::error!("connections that share upstream connections end: {why}");
             taken.ended += 1;

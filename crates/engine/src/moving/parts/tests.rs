@@ -30,24 +30,24 @@ fn room() -> DescriptorRoom {
 }
 
 fn take_in(
-    before: Option<Incoming>,
+    before: Option<IncomingGroup>,
     (part, count): &(PartV8<'static>, usize),
     room: &DescriptorRoom,
-) -> Result<Progress, PartFault> {
+) -> Result<GroupProgress, PartFault> {
     let bytes = to_bytes(VERSION, part);
     match before {
-        None => Incoming::begin(&bytes, &sockets(*count), room).map(Progress::More),
+        None => IncomingGroup::begin(&bytes, &sockets(*count), room).map(GroupProgress::More),
         Some(it) => it.add(&bytes, sockets(*count)),
     }
 }
 
 /// So many parts have come, as they should.
-fn begun(count: u16, room: &DescriptorRoom) -> Option<Incoming> {
+fn begun(count: u16, room: &DescriptorRoom) -> Option<IncomingGroup> {
     let mut incoming = None;
     for at in 0..count {
         match take_in(incoming.take(), &part(at), room) {
-            Ok(Progress::More(more)) => incoming = Some(more),
-            Ok(Progress::Whole(_)) | Err(_) => panic!("it is not whole"),
+            Ok(GroupProgress::More(more)) => incoming = Some(more),
+            Ok(GroupProgress::Whole(_)) | Err(_) => panic!("it is not whole"),
         }
     }
     incoming
@@ -65,7 +65,7 @@ fn parts_are_what_is_read() {
         assert_eq!(*written.body, *to_bytes(VERSION, &part), "{at}");
         assert_eq!((written.sockets.len(), is_first(&written.body)), (count, at == 0));
     }
-    let Ok(Progress::Whole(whole)) = take_in(begun(3, &room), &part(3), &room) else {
+    let Ok(GroupProgress::Whole(whole)) = take_in(begun(3, &room), &part(3), &room) else {
         panic!("it is whole")
     };
     assert_eq!((&whole.states[..], whole.sockets.len()), (MESSAGE, ALL));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use eyelet_engine::departure::{BatchAnswer, LeavingBatch};
 use eyelet_engine::moving::handover::VERSION_USUAL;
-use eyelet_engine::moving::parts::{Part, parts};
+use eyelet_engine::moving::parts::{GroupPart, parts};
 use eyelet_sys::channel::Channel;
 
 use crate::process::handover::{
@@ -20,8 +20,8 @@ use crate::process::predecessors::{PredecessorLink, Predecessors};
 /// The time for which a process that lingers waits for the answer to a batch: longer than the
 /// newest process may take for it, because afterwards the batch counts as taken.
 const SETTLED_ANSWER_TIMEOUT: Duration = Duration::from_secs(3 * MESSAGE_TIMEOUT.as_secs());
-/// The time for which a process that lingers listens to the one that serves, once between two answers.
-/// All that has arrived is read at once.
+/// The time for which a process that lingers listens to the one that serves, once between two
+/// answers. All that has arrived is read at once.
 const HEAR_TIME: Duration = Duration::from_millis(1);
 
 /// The new process. Unless it is on its own, it is killed when this is dropped. From then on the
@@ -102,14 +102,14 @@ impl Successor {
             None => self.send(kind::BATCH, &batch.states, &batch.sockets).map_err(kept)?,
             Some(group) => {
                 let mut parts = parts(group, batch);
-                if let Some(Part { body, sockets }) = parts.next() {
+                if let Some(GroupPart { body, sockets }) = parts.next() {
                     self.send(kind::PART, &body, sockets).map_err(kept)?;
                     match self.answer().map_err(kept)? {
                         BatchAnswer::Committed { refused } if refused.is_empty() => {}
                         answer => return Ok(answer),
                     }
                 }
-                for Part { body, sockets } in parts {
+                for GroupPart { body, sockets } in parts {
                     self.send(kind::PART, &body, sockets).map_err(kept)?;
                 }
             }

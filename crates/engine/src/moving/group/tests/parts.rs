@@ -1,7 +1,7 @@
 //! Groups of more sockets than a message carries, and those that no messages carry.
 
 use super::*;
-use crate::moving::parts::{DescriptorRoom, Incoming, PartFault, Progress, parts};
+use crate::moving::parts::{DescriptorRoom, GroupProgress, IncomingGroup, PartFault, parts};
 use crate::testing::leaving::arriving;
 
 /// Connections that share a link: with its socket they need three messages.
@@ -67,12 +67,13 @@ fn a_group_comes_back_whole_if_the_other_side_dies_at_any_part() {
             let sockets: Vec<OwnedFd> =
                 part.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
             let progress = match incoming.take() {
-                None => Incoming::begin(&part.body, &sockets, &room_of(&new)).map(Progress::More),
-                Some(it) => Incoming::add(it, &part.body, sockets),
+                None => IncomingGroup::begin(&part.body, &sockets, &room_of(&new))
+                    .map(GroupProgress::More),
+                Some(it) => IncomingGroup::add(it, &part.body, sockets),
             };
             match progress.unwrap() {
-                Progress::More(more) => incoming = Some(more),
-                Progress::Whole(whole) => {
+                GroupProgress::More(more) => incoming = Some(more),
+                GroupProgress::Whole(whole) => {
                     assert_eq!(nth, PARTS - 1);
                     // Read, and given up before the commit.
                     drop(batch::admit(&new, whole, true).unwrap());
@@ -108,7 +109,7 @@ fn a_group_of_several_parts_without_room_comes_back_whole() {
         let Detachment { parcels, batch, .. } = found(&old).unwrap();
         if case == "descriptors" {
             let first = parts(batch.group.unwrap(), &batch).next().unwrap();
-            let refused = Incoming::begin(&first.body, &[], &room_of(&new)).err();
+            let refused = IncomingGroup::begin(&first.body, &[], &room_of(&new)).err();
             assert_eq!(refused, Some(PartFault::NoRoom(MANY as u16 + 1)));
         } else {
             let (read, taken) = batch::admit(&new, arriving(&batch, &new), true).unwrap();
