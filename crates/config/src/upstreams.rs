@@ -202,8 +202,7 @@ pub(super) fn read_http_keys(
         return;
     };
     if let Some(text) = name {
-        let read = text.parse(values::certificate_name);
-        tls.name = read.unwrap_or_default();
+        tls.name = text.parse(values::host_name).unwrap_or_default().into();
     }
     tls.files.ca = ca.map(|text| files.check_authorities(text));
     if let Some((text, _)) = &certificate

@@ -241,22 +241,13 @@ pub(super) fn originate_upstream(text: &str) -> Result<TerminateUpstream, String
     }
 }
 
-/// A name that requests may name as their host.
+/// A name or an address: the host of a request, or of a certificate.
 pub(super) fn host_name(text: &str) -> Result<Box<str>, String> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok(ip.to_string().into());
     }
     let name = HostName::new(text.as_bytes()).map_err(|fault| format!("\"{text}\": {fault}"))?;
     Ok(name.as_str().into())
-}
-
-/// A name or an address of a certificate.
-pub(super) fn certificate_name(text: &str) -> Result<String, String> {
-    if text.parse::<IpAddr>().is_ok() {
-        return Ok(text.to_owned());
-    }
-    let name = HostName::new(text.as_bytes()).map_err(|fault| format!("\"{text}\": {fault}"))?;
-    Ok(name.as_str().to_owned())
 }
 
 /// Says if an upstream is spoken to in HTTP/2.

@@ -14,7 +14,6 @@ use http::{Method, request::Parts, response, uri::PathAndQuery};
 
 use super::compressors::Compressors;
 use super::near::{Near, NearTerms};
-use super::resting::RestingCodings;
 use eyelet_config::{Compression, CompressionMode, Terminate};
 
 /// The facts about its request that a response needs.
@@ -96,19 +95,30 @@ impl Compressors {
         let family = if is_get { self.family(rule, terms, host, head.uri.path()) } else { None };
         let trained = is_get && self.inner.trained(rule).is_some();
         let dictionaries = family.is_some() || trained;
-        let no_transform =
-            present.cache_control && fields::lists(&head.headers, &CACHE_CONTROL, "no-transform");
-        let of_client = RestingCodings { accepted, breach, no_transform, tags_restored: false };
-        let mut wanted = Wanted::new(rule, terms, of_client, head.method == Method::HEAD);
+        let path = head.uri.path_and_query().filter(|_| dictionaries).cloned();
+        let mut wanted = Wanted {
+            rule,
+            accepted,
+            breach,
+            no_transform: present.cache_control
+                && fields::lists(&head.headers, &CACHE_CONTROL, "no-transform"),
+            effort: terms.effort,
+            event_streams: terms.event_streams,
+            length_hiding: terms.length_hiding,
+            is_head: head.method == Method::HEAD,
+            tags_restored: false,
+            // Only dictionaries need it.
+            path: path.unwrap_or_else(|| PathAndQuery::from_static("/")),
+            available: if dictionaries { available(&head.headers) } else { None },
+            fields: if dictionaries { dictionary_fields(&head.headers) } else { HeaderMap::new() },
+            dictionaries,
+            learning: offer::Terms {
+                is_file: family.as_ref().is_some_and(|family| family.is_file),
+                is_shared: terms.dictionary_shared,
+            },
+            family,
+        };
         if dictionaries {
-            wanted.dictionaries = true;
-            if let Some(path) = head.uri.path_and_query() {
-                wanted.path = path.clone();
-            }
-            wanted.available = available(&head.headers);
-            wanted.fields = dictionary_fields(&head.headers);
-            wanted.learning.is_file = family.as_ref().is_some_and(|family| family.is_file);
-            wanted.family = family;
             // We answer these: an upstream that also answered dcz would code a second time.
             head.headers.remove(AVAILABLE_DICTIONARY);
             head.headers.remove(DICTIONARY_ID);

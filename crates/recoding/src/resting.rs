@@ -4,7 +4,7 @@
 use eyelet_compress::AcceptedCodings;
 use eyelet_compress::breach::Breach;
 use eyelet_compress::dictionary::offer;
-use eyelet_config::{Compression, CompressionMode, Terminate};
+use eyelet_config::{CompressionMode, Terminate};
 use http::HeaderMap;
 use http::uri::PathAndQuery;
 
@@ -19,10 +19,10 @@ const BREACH_SHIFT: u8 = 2;
 /// The facts about a request at rest that its response needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RestingCodings {
-    pub(super) accepted: AcceptedCodings,
-    pub(super) breach: Option<Breach>,
-    pub(super) no_transform: bool,
-    pub(super) tags_restored: bool,
+    accepted: AcceptedCodings,
+    breach: Option<Breach>,
+    no_transform: bool,
+    tags_restored: bool,
 }
 
 /// Its form: the bits above, and [`AcceptedCodings::export`].
@@ -79,16 +79,22 @@ impl RequestCodings {
     }
 }
 
-impl Wanted {
-    /// The wishes of a rule and of a client whose response depends on no dictionary.
-    pub(super) fn new(
+impl Compressors {
+    /// Returns what a response needs to know about a request that rested, by the rule that serves
+    /// it now.
+    pub fn resumed(
+        &self,
         rule: u32,
-        terms: &Compression,
-        of_client: RestingCodings,
+        terminate: &Terminate,
+        resting: &RestingCodings,
         is_head: bool,
-    ) -> Self {
-        let RestingCodings { accepted, breach, no_transform, tags_restored } = of_client;
-        Self {
+    ) -> RequestCodings {
+        let terms = &terminate.compression;
+        if terms.mode != CompressionMode::On {
+            return RequestCodings::off(rule);
+        }
+        let RestingCodings { accepted, breach, no_transform, tags_restored } = *resting;
+        let wanted = Wanted {
             rule,
             accepted,
             breach,
@@ -105,25 +111,7 @@ impl Wanted {
             learning: offer::Terms { is_file: false, is_shared: terms.dictionary_shared },
             available: None,
             fields: HeaderMap::new(),
-        }
-    }
-}
-
-impl Compressors {
-    /// Returns what a response needs to know about a request that rested, by the rule that serves
-    /// it now.
-    pub fn resumed(
-        &self,
-        rule: u32,
-        terminate: &Terminate,
-        resting: &RestingCodings,
-        is_head: bool,
-    ) -> RequestCodings {
-        let terms = &terminate.compression;
-        if terms.mode != CompressionMode::On {
-            return RequestCodings::off(rule);
-        }
-        let wanted = Wanted::new(rule, terms, *resting, is_head);
+        };
         RequestCodings { rule, near: None, wanted: Some(wanted) }
     }
 }
