@@ -300,12 +300,13 @@ const JOB: [Column; 4] = [
     Column { key: "rss_mib", heading: "RSS MiB between", decimals: 1 },
 ];
 
-/// Begins in the new namespace, which takes root, and becomes what follows.
+/// Begins in the new namespace, which takes root, and runs what follows. The hosts file stays: a
+/// sandbox cannot cover one that has no name any more.
 const NAMESPACE: &str = "hosts=$(mktemp)
 cp /etc/hosts $hosts
 i=0; while [ $i -lt 100 ]; do echo 127.0.0.1 host-$i.bench.test; i=$((i + 1)); done >>$hosts
-chmod 644 $hosts; mount --bind $hosts /etc/hosts; rm $hosts
-exec \"$@\"";
+chmod 644 $hosts; mount --bind $hosts /etc/hosts
+status=0; \"$@\" || status=$?; rm $hosts; exit $status";
 /// Names in the hosts file of [`NAMESPACE`].
 const HOSTS: usize = 100;
 /// About the packages of a middling web application.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use eyelet_policy::NamePattern;
 use ipnet::IpNet;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 use crate::diagnostic::Diagnostic;
 use crate::files::read;

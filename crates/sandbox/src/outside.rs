@@ -74,12 +74,10 @@ impl Confined {
     /// The step that failed. Nothing of the command ran.
     pub fn go(&mut self) -> Result<(), SandboxError> {
         let start = SandboxError::at(ConfineStep::Start);
-        // Who has ended has said why, and is sent nothing more.
         let sent = send(&mut self.channel, Kind::Go, &(), &[]);
-        if !matches!(&sent, Err(error) if error.kind() == io::ErrorKind::BrokenPipe) {
-            sent.map_err(start)?;
-        }
+        // A process that has ended takes nothing, but it has said what failed.
         let (first, _) = receive(&mut self.channel, Kind::Started)?;
+        sent.map_err(start)?;
         self.first = Some(first);
         Ok(())
     }
