@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    NameConstraints,
+    NameConstraints, PublicKeyData,
 };
 use rustls_pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
@@ -101,7 +101,7 @@ impl Authority {
         let key = KeyPair::try_from(&*key).map_err(|why| damaged(why.to_string()))?;
         let (_, parsed) =
             parse_x509_certificate(&certificate).map_err(|why| damaged(why.to_string()))?;
-        if !parsed.is_ca() || parsed.public_key().subject_public_key.data != key.public_key_raw() {
+        if !parsed.is_ca() || parsed.public_key().subject_public_key.data != key.der_bytes() {
             return Err(damaged("its certificate is not one of an authority with this key".into()));
         }
         let secs = |time: i64| u64::try_from(time).unwrap_or(0);
@@ -182,8 +182,8 @@ fn make(permitted: &Permitted) -> Result<Zeroizing<String>, LocalCaError> {
     Ok(Zeroizing::new([key.as_str(), &certificate.pem()].concat()))
 }
 
-pub(crate) fn id(key: &KeyPair) -> String {
-    hex(digest(&SHA256, key.public_key_raw()).as_ref().get(..ID_BYTES).unwrap_or_default())
+pub(crate) fn id(key: &impl PublicKeyData) -> String {
+    hex(digest(&SHA256, key.der_bytes()).as_ref().get(..ID_BYTES).unwrap_or_default())
 }
 
 fn constraints(permitted: &Permitted) -> NameConstraints {

@@ -23,9 +23,7 @@ pub fn run_authority(names: Option<&[String]>) -> Result<RunAuthority, LocalCaEr
     let key = LeafKey::generate()?;
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params
-        .distinguished_name
-        .push(DnType::CommonName, format!("Eyelet sandbox {}", id(key.pair())));
+    params.distinguished_name.push(DnType::CommonName, format!("Eyelet sandbox {}", id(&key)));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -34,7 +32,7 @@ pub fn run_authority(names: Option<&[String]>) -> Result<RunAuthority, LocalCaEr
     let now = SystemTime::now();
     params.not_before = (now - BACKDATED).into();
     params.not_after = (now + LIFETIME).into();
-    let certificate = params.self_signed(key.pair()).map_err(library)?;
+    let certificate = params.self_signed(&key).map_err(library)?;
     let (pem, certificate) = (certificate.pem(), certificate.der().clone());
     Ok(RunAuthority { certificate, pem, key: key.der() })
 }
