@@ -186,8 +186,10 @@ fn cut(params: &mut CertificateParams, permitted: &Permitted) -> bool {
         if permitted.has_name(&lower) {
             kept.push(name.clone());
         } else if let Some(parent) = lower.strip_prefix("*.") {
-            let is_in = |own: &&Box<str>| own.split_once('.').is_some_and(|(_, of)| of == parent);
-            let own = permitted.names.iter().filter(is_in);
+            let own = permitted
+                .names
+                .iter()
+                .filter(|own| own.split_once('.').is_some_and(|(_, above)| above == parent));
             kept.extend(
                 own.filter_map(|own| own.to_string().try_into().ok().map(SanType::DnsName)),
             );

@@ -55,7 +55,7 @@ impl EvidenceRoots {
     /// # Errors
     /// If there are none.
     pub fn new(ca: Option<&Path>) -> Result<Self, RootsError> {
-        let file = ca.or_else(|| system_roots()).ok_or(RootsError::NoSystem)?.to_owned();
+        let file = ca.or(system_roots()).ok_or(RootsError::NoSystem)?.to_owned();
         let current = Mutex::new(read(&file)?);
         Ok(Self { file, current })
     }
