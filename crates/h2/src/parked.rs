@@ -7,6 +7,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use zeroize::Zeroizing;
+
 use crate::bucket::Bucket;
 use crate::code::ErrorCode;
 use crate::connection::{FrameState, H2Connection, Leaving, Resets};
@@ -43,10 +45,10 @@ const PEER_TAKES_CONNECT: u8 = 16;
 const SAYS_SIZE: u8 = 32;
 const ALL_FLAGS: u8 = 63;
 
-/// A connection at rest, as bytes in one allocation.
+/// A connection at rest, as bytes in one allocation, which is wiped when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ParkedConnection {
-    bytes: Box<[u8]>,
+    bytes: Zeroizing<Box<[u8]>>,
 }
 
 /// The bytes hold the values of fields, which may be secrets.
@@ -367,10 +369,12 @@ impl H2Connection {
     /// Unless [`H2Connection::rests`].
     pub fn export(&self) -> Result<ParkedConnection, NotAtRest> {
         self.rests()?;
-        let open = self.streams.len();
-        let open = u16::try_from(open).map_err(|_| NotAtRest::Streams(open))?;
+        let open = u16::try_from(self.streams.len());
+        let open = open.map_err(|_| NotAtRest::Streams(self.streams.len()))?;
         let (encoder_size, smallest) = self.encoder.table_sizes();
-        let mut tables = Vec::new();
+        // It never grows, which would leave a copy: a field is shorter in a block than in a table.
+        let tables_max = usize::from(TABLE_BYTES_MAX + ENCODER_TABLE_BYTES);
+        let mut tables = Zeroizing::new(Vec::with_capacity(tables_max));
         self.decoder.export(&mut tables);
         let decoder_bytes = tables.len();
         self.encoder.export(&mut tables);
@@ -387,7 +391,6 @@ impl H2Connection {
             (self.limits.connect_protocol, TAKES_CONNECT),
             (smallest.is_some(), SAYS_SIZE),
         ];
-        let limits = &self.limits;
         let mut fixed = Fixed {
             flags: flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum(),
             streams: [
@@ -398,10 +401,10 @@ impl H2Connection {
             ],
             peer: [0; 4],
             ours: [
-                limits.streams_max,
+                self.limits.streams_max,
                 self.stream_window,
                 self.receive_window.size(),
-                limits.head_bytes_max,
+                self.limits.head_bytes_max,
             ],
             windows: [self.send_window.0, self.receive_window.left()],
             at_ms: [self.control.at_ms, self.drops.at_ms],
@@ -416,12 +419,12 @@ impl H2Connection {
             open,
         };
         fixed.set_peer(&self.peer);
-        let entries = self.streams.len() * PARKED_STREAM_BYTES;
-        let mut bytes = Vec::with_capacity(fixed.len() + entries + tables.len());
+        let len = fixed.len() + usize::from(open) * PARKED_STREAM_BYTES + tables.len();
+        let mut bytes = Vec::with_capacity(len);
         fixed.write(&mut bytes);
         self.streams.iter().for_each(|stream| parked_stream::write(stream, &mut bytes));
         bytes.extend_from_slice(&tables);
-        Ok(ParkedConnection { bytes: bytes.into_boxed_slice() })
+        Ok(ParkedConnection::new(bytes.into_boxed_slice()))
     }
 
     /// The connection that [`H2Connection::export`] has written.
@@ -452,8 +455,7 @@ impl H2Connection {
             head_bytes_max,
             connect_protocol: fixed.has(TAKES_CONNECT),
         };
-        let [send, left] = fixed.windows;
-        let [control_ms, drops_ms] = fixed.at_ms;
+        let ([send, left], [control_ms, drops_ms]) = (fixed.windows, fixed.at_ms);
         Ok(Self {
             role: fixed.role(),
             limits: limits.within(),
@@ -487,7 +489,7 @@ impl H2Connection {
 impl ParkedConnection {
     /// Bytes that this process exported. [`H2Connection::import`] checks them.
     pub fn new(bytes: Box<[u8]>) -> Self {
-        Self { bytes }
+        Self { bytes: Zeroizing::new(bytes) }
     }
 
     /// The bytes.
@@ -516,9 +518,8 @@ impl ParkedConnection {
     /// # Errors
     /// If the bytes are not of an exported connection.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParkedFault> {
-        let parked = Self { bytes: bytes.into() };
-        H2Connection::import(&parked, 0)?;
-        Ok(parked)
+        let parked = Self::new(bytes.into());
+        H2Connection::import(&parked, 0).map(|_| parked)
     }
 
     /// Returns which end of the connection it is of.
@@ -560,8 +561,7 @@ impl ParkedConnection {
         Self::streams_of(&self.bytes)
     }
 
-    /// The number of open streams of a parked connection whose bytes these begin with. It copies
-    /// nothing: what stands behind may be a secret.
+    /// The number of open streams of the parked connection that begins so. It copies nothing.
     pub fn streams_of(bytes: &[u8]) -> usize {
         Fixed::read(bytes).map_or(0, |fixed| fixed.open.into())
     }

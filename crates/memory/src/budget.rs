@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::{fmt, iter};
 
 use bytes::Bytes;
+use eyelet_sys::memory::blocks;
 
 /// Bytes that an active connection counts from accept until it is parked, whatever it does: its
 /// task with its info (1.2 KiB) and the future of a handshake (2 KiB; tests in `connection.rs`
@@ -87,6 +88,8 @@ const ACCOUNTS: [(Account, &str); 7] = [
 #[derive(Debug)]
 pub struct Budget {
     bytes_max: usize,
+    /// See [`Budget::count_free_blocks`].
+    free_blocks: AtomicUsize,
     used: Accounts,
 }
 
@@ -107,7 +110,7 @@ impl Budget {
     /// paged in later, DNS.
     pub fn new(memory_max: usize, resident: usize) -> Self {
         let bytes_max = (memory_max.saturating_sub(resident) / 8 * 5).max(BYTES_MIN);
-        Self { bytes_max, used: Accounts::default() }
+        Self { bytes_max, free_blocks: AtomicUsize::new(0), used: Accounts::default() }
     }
 
     /// Counts bytes that were taken.
@@ -122,7 +125,14 @@ impl Budget {
 
     /// Bytes that are counted now.
     pub fn used(&self) -> usize {
-        self.used.sums.iter().map(|account| account.load(Relaxed)).sum()
+        let held: usize = self.used.sums.iter().map(|account| account.load(Relaxed)).sum();
+        held + self.free_blocks.load(Relaxed)
+    }
+
+    /// Counts the free blocks between values of parked connections as they are now: one value that
+    /// stays keeps the chunk that it lies in. To be called each tick.
+    pub fn count_free_blocks(&self) {
+        self.free_blocks.store(blocks::unused_bytes(), Relaxed);
     }
 
     /// Bytes that are counted now for one kind.
@@ -207,7 +217,7 @@ impl fmt::Display for Budget {
         {
             write!(f, "{before}{name} {}", self.used_by(*account))?;
         }
-        Ok(())
+        write!(f, ", free blocks {}", self.free_blocks.load(Relaxed))
     }
 }
 
@@ -369,6 +379,7 @@ impl AsRef<[u8]> for CountedBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wiped::WipedBytes;
 
     #[test]
     fn a_buffer_counts_by_its_capacity_until_its_last_part_is_dropped() {
@@ -398,6 +409,28 @@ mod tests {
         budget.give(Account::Http, 300);
         let text = budget.to_string();
         assert!(text.contains("400 of 41943040 bytes counted, peak 700: "), "{text}");
+    }
+
+    /// Some values of each chunk stay. What lies between them counts, until they are gone, too.
+    #[test]
+    fn free_blocks_between_values_count() {
+        const VALUE_BYTES: usize = 700;
+        /// More than four chunks, whatever else the tests of this process keep there.
+        const COUNT: usize = 1_000;
+        let budget = Budget::new(64 << 20, 0);
+        let mut values = vec![WipedBytes::from(&[7; VALUE_BYTES][..]); COUNT];
+        let mut nth = 0;
+        values.retain(|_| {
+            nth += 1;
+            nth % 100 == 0
+        });
+        assert_eq!(budget.used(), 0, "not yet");
+        budget.count_free_blocks();
+        let free = (COUNT - values.len()) * VALUE_BYTES;
+        assert!(budget.used() >= free && budget.is_over((40 << 20) - free), "{budget}");
+        drop(values);
+        budget.count_free_blocks();
+        assert!(budget.used() < free, "{budget}");
     }
 
     /// However many connections hold a piece, the last eighth is left.

@@ -234,6 +234,7 @@ impl Program for Service {
         let budget = edge.engine.process.budget.clone();
         drop(edge);
         eyelet_http::forget_unused(&budget);
+        budget.count_free_blocks();
         self.end_removed();
     }
 

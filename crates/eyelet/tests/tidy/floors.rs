@@ -11,7 +11,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/compress",
         Some(&["base64", "brotli", "bytes", "flate2", "http", "thiserror", "zstd-safe"]),
     ),
-    ("crates/h2", Some(&[])),
+    ("crates/h2", Some(&["zeroize"])),
     ("crates/record", Some(&["aws-lc-rs", "eyelet-wire", "ring", "thiserror", "zeroize"])),
     ("crates/sys", Some(&["allocator-api2", "libc", "rustix", "sd-notify"])),
     (

@@ -179,13 +179,13 @@ impl<'a> Exchange<'a, '_> {
         let FoundUpstream { upstream, index, chosen: at } = found;
         let (status, is_multiplexed) = (head.status(), self.stream.is_multiplexed());
         let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
-        let (mut chosen, mut _counted) = (None, None);
+        let (mut chosen, mut counted) = (None, None);
         // Lines pass as they came, and their connection's count includes them.
         if let ReceivedHead::Fields(response) = &mut head {
             if served.http.compressors.is_unfit(wanted, &response.parts) {
                 return Ok(None);
             }
-            _counted = Some(room::take_response(served, &response.parts)?);
+            counted = Some(room::take_response(served, &response.parts)?);
             let (head, roles) = (&mut response.parts, response.roles);
             chosen = switch.and_then(|wanted| fields::chosen(wanted, head));
             if is_switch && chosen.is_some() && is_multiplexed {
@@ -210,8 +210,13 @@ impl<'a> Exchange<'a, '_> {
         let Some(passing) = &mut slot else { return Ok(None) };
         let coding = self.choose_coding(passing, wanted, &mut head).await?;
         let Some(length) = coding else { return Ok(None) };
+        if let (None, ReceivedHead::Fields(response)) = (&counted, &head) {
+            // It came as lines, and is coded here.
+            counted = Some(room::take_response(served, &response.parts)?);
+        }
         self.begin(passing, (head, length)).await;
         let end = self.pass_on(&mut slot, Some(index), None).await?;
+        drop(counted);
         Ok(Some(end.counted_at(at)))
     }
 
