@@ -20,7 +20,7 @@ use crate::reader::Section;
 pub struct RunAuthority {
     /// The certificate.
     pub certificate: CertificateDer<'static>,
-    /// The same as PEM.
+    /// The certificate in PEM.
     pub pem: String,
     /// The key.
     pub key: Zeroizing<PrivateKeyDer<'static>>,

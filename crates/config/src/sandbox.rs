@@ -39,11 +39,11 @@ pub struct SandboxRule {
     pub name: String,
     /// Names, and `*.` before those whose names below are meant. Empty: all on the lists.
     pub sni: Vec<String>,
-    /// What is done.
+    /// Its action.
     pub action: SandboxAction,
 }
 
-/// What is done with TLS to a name.
+/// The action for TLS to a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SandboxAction {
     /// Its bytes pass untouched.

@@ -11,7 +11,7 @@ use rcgen::{
 use crate::authority::{BACKDATED, id, library, serial};
 use crate::{LeafKey, LocalCaError};
 
-/// How long it is valid: longer than a run.
+/// The time for which it is valid: longer than a run.
 const LIFETIME: Duration = Duration::from_hours(365 * 24);
 
 /// Makes an authority. It may sign these names, all below them, and no address (RFC 5280 section
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use crate::MintAuthority;
 
-    /// What openssl says of a certificate for this name, minted by an authority for `a.example`.
+    /// Returns what openssl says of a certificate for this name, minted by an authority for `a.example`.
     fn verified(name: &str) -> Option<String> {
         let run = run_authority(Some(&["a.example".to_owned()])).unwrap();
         let origin = CertificateParams::new(vec![name.to_owned()]).unwrap();

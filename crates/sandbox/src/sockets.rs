@@ -29,7 +29,7 @@ pub struct ConfinedSockets {
     pub diag: Option<OwnedFd>,
 }
 
-/// What the descriptors of a message are: the addresses of those that listen, and whether the last
+/// The layout of a message's descriptors: the addresses of those that listen, and whether the last
 /// one is [`ConfinedSockets::diag`].
 pub(crate) type Passed = (Vec<SocketAddr>, bool);
 

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::process::admin::AdminKeeper;
+use crate::process::life::Life;
 use crate::process::lost_threads::{LostThreadLog, lost};
 use crate::process::predecessors::Predecessors;
 use crate::process::ticket_keeper::TicketKeeper;
@@ -152,25 +153,6 @@ pub struct Reloaded {
     pub unchanged: Vec<&'static str>,
 }
 
-/// How long an edge is meant to live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
-    /// For months: what only the start needed is given back.
-    Months,
-    /// As long as a command that waits for it: giving back takes threads and pages that the next
-    /// step needs again, longer than the rest of the start.
-    Command,
-}
-
-impl Life {
-    /// Gives memory back to the system.
-    fn trim(self) {
-        if self == Self::Months {
-            eyelet_sys::memory::trim();
-        }
-    }
-}
-
 /// Binds, then starts the workers.
 ///
 /// # Errors
@@ -290,9 +272,7 @@ impl Running {
         // Returns memory and program pages that only the start needed. From here on connections
         // need the memory.
         life.trim();
-        if life == Life::Months {
-            eyelet_sys::memory::forget_code();
-        }
+        life.forget_code();
         self.order(order);
         self.work(queries, life).map_err(StartError::Worker)?;
         life.trim();

@@ -59,9 +59,15 @@ const OF_THE_KERNEL: [&str; 21] = [
     "sysfs",
     "tracefs",
 ];
-/// Folders of the user's home that hold keys and nothing else. The first is for programs that speak
-/// SSH, which pass only by an entry of its port.
+/// Folders of the user's home that hold keys and nothing else. The first is shown if the
+/// list has the port of SSH.
 const KEYS: [&str; 2] = [".ssh", ".gnupg/private-keys-v1.d"];
+/// The folder of keys in that of GnuPG.
+const GNUPG: &str = "private-keys-v1.d";
+/// The users of this system (passwd(5)).
+const USERS: &str = "/etc/passwd";
+/// The columns before a user's home in a line of it.
+const HOME_COLUMN: usize = 5;
 /// The port of SSH.
 const SSH: u16 = 22;
 /// How many cgroup namespaces those inside may make. Who has made one may mount the cgroup of its
@@ -86,6 +92,8 @@ pub(crate) fn cover(plan: &ConfinedPlan, sockets: &[PathBuf]) -> Result<(), Sand
     // What is not there leads nowhere.
     let folder = std::env::current_dir().map_err(at(Path::new(".")))?;
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    // An empty path would be the begin of each.
+    let runtime = runtime.filter(|path| path.is_absolute());
     let emptied: Vec<&Path> = EMPTY.iter().map(Path::new).chain(runtime.as_deref()).collect();
     let replaced = [RESOLV_CONF, HOSTS].map(|(path, text)| (fs::canonicalize(path).ok(), text));
     let mounts = table::read(&Path::new(PROCESSES).join("self"));
@@ -125,11 +133,22 @@ fn of_the_kernel(mounts: &[Mounted]) -> impl Iterator<Item = &Path> {
 
 /// The folders of keys that the command has no use for.
 fn keys(plan: &ConfinedPlan) -> impl Iterator<Item = PathBuf> {
-    let home = std::env::var_os("HOME").map(PathBuf::from);
     let has_ssh = plan.ports.contains(&SSH);
-    let folders = KEYS.iter().skip(usize::from(has_ssh));
+    let below = move |home: PathBuf| {
+        KEYS.iter().skip(usize::from(has_ssh)).map(move |folder| home.join(folder))
+    };
+    let gnupg = std::env::var_os("GNUPGHOME").map(|home| Path::new(&home).join(GNUPG));
     // One that is not there holds no key.
-    folders.filter_map(move |folder| fs::canonicalize(home.as_ref()?.join(folder)).ok())
+    homes().into_iter().flat_map(below).chain(gnupg).filter_map(|it| fs::canonicalize(it).ok())
+}
+
+/// The home that the command is told, and those of all users: it may have been told another one.
+fn homes() -> Vec<PathBuf> {
+    let told = std::env::var_os("HOME").map(PathBuf::from);
+    // A system without this file has no users to look for.
+    let users = fs::read_to_string(USERS).unwrap_or_default();
+    let homes = users.lines().filter_map(|line| line.split(':').nth(HOME_COLUMN));
+    told.into_iter().chain(homes.map(PathBuf::from)).filter(|home| home.is_absolute()).collect()
 }
 
 /// A folder in one that is covered, which the command works in.

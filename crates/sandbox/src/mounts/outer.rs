@@ -23,6 +23,8 @@ const SOCKETS: &str = "net/unix";
 const MOUNT_NAMESPACE: &str = "ns/mnt";
 /// The folder in which a process works.
 const WORKING_FOLDER: &str = "cwd";
+/// The title of the first column of that file.
+const TITLE: &[u8] = b"Num ";
 /// Columns before the path in a line of [`SOCKETS`].
 const COLUMNS: usize = 7;
 
@@ -94,15 +96,21 @@ fn note(
         }
     };
     let namespace = fs::metadata(process.join(MOUNT_NAMESPACE)).ok().map(|found| found.ino());
-    if network.seen.insert(namespace) {
+    if !network.seen.contains(&namespace) {
+        // A process that ends meanwhile leaves it to the next one there.
         network.tables.push(table::read(process)?);
+        network.seen.insert(namespace);
     }
     Ok(())
 }
 
-/// The path in a line of [`SOCKETS`], if its socket has one. Abstract names begin with `@`.
+/// The path in a line of [`SOCKETS`], if its socket has one. Abstract names begin with `@`. The
+/// first line has titles.
 fn path_of(line: &[u8]) -> Option<PathBuf> {
     let mut rest = line;
+    if line.starts_with(TITLE) {
+        return None;
+    }
     for _ in 0..COLUMNS {
         let end = rest.trim_ascii_start().iter().position(|byte| *byte == b' ')?;
         rest = rest.trim_ascii_start().get(end..)?;

@@ -1,4 +1,4 @@
-//! What makes the programs of a run trust its authority: files that they are shown, and variables
+//! How the programs of a run come to trust its authority: files that they are shown, and variables
 //! that lead to these.
 
 use std::collections::BTreeMap;
@@ -51,11 +51,11 @@ pub struct RunTrust {
     pub files: Vec<ShownFile>,
     /// Variables for the command.
     pub variables: Vec<(OsString, OsString)>,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<&'static str>,
 }
 
-/// Why there is none.
+/// Why the trust of a run cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// A file that the environment names cannot be joined with the authority.
@@ -144,15 +144,20 @@ impl RunTrust {
 
     /// Adds the trust store, unless the caller has named one.
     fn add_java(&mut self, roots: &[u8], authority: &RunAuthority, mut options: OsString) {
-        if options.to_string_lossy().contains(JAVA_STORE) {
+        if options.to_string_lossy().contains(&format!("{JAVA_STORE}=")) {
             self.notes.push(
                 "JAVA_TOOL_OPTIONS names a trust store: Java programs trust that, and not the \
                  run's authority",
             );
             return;
         }
-        // What is no certificate OpenSSL reads no further either.
-        let roots = Pem::new(roots).certificates().unwrap_or_default();
+        let roots = Pem::new(roots).certificates().unwrap_or_else(|_| {
+            self.notes.push(
+                "a certificate among the roots cannot be read: Java programs trust the run's \
+                 authority alone",
+            );
+            Vec::new()
+        });
         let mut all = vec![authority.certificate.clone()];
         all.extend(roots);
         self.files.push(ShownFile { name: STORE.into(), content: p12::trust_store(&all) });

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What nobody may do at a mount. Beside these no file there is a device, and none gives rights to
+/// Limits of a mount. With any of them no file there is a device, and none gives rights to
 /// who executes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountLimits {

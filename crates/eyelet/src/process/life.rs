@@ -1,0 +1,27 @@
+//! The time that an edge is meant to live, and what its start gives back to the system for that.
+
+/// The time that an edge is meant to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// For months: what only the start needed is given back.
+    Months,
+    /// As long as a command that waits for it: giving back takes threads and pages that the next
+    /// step needs again, longer than the rest of the start.
+    Command,
+}
+
+impl Life {
+    /// Gives memory back to the system.
+    pub fn trim(self) {
+        if self == Self::Months {
+            eyelet_sys::memory::trim();
+        }
+    }
+
+    /// Gives pages of the program back that only the start needed.
+    pub fn forget_code(self) {
+        if self == Self::Months {
+            eyelet_sys::memory::forget_code();
+        }
+    }
+}
