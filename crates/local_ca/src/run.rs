@@ -56,7 +56,8 @@ mod tests {
     use super::*;
     use crate::MintAuthority;
 
-    /// Returns what openssl says of a certificate for this name, minted by an authority for `a.example`.
+    /// Returns what openssl says of a certificate for this name, which an authority for `a.example`
+    /// minted.
     fn verified(name: &str) -> Option<String> {
         let run = run_authority(Some(&["a.example".to_owned()])).unwrap();
         let origin = CertificateParams::new(vec![name.to_owned()]).unwrap();
