@@ -22,6 +22,7 @@ impl Worker {
     pub(super) fn give_memory_back(&self, program: &dyn Program, accepting: &mut Accepting) {
         let open = self.process.open.load(Relaxed);
         let mut burst = self.burst.get();
+        burst.scarce_ticks = burst.scarce_ticks.saturating_sub(1);
         burst.quiet = if open == burst.open { burst.quiet.saturating_add(1) } else { 0 };
         burst.dirty |= open != burst.open;
         burst.open = open;

@@ -52,8 +52,11 @@ pub use registration::Registration;
 /// The time for which nothing moves in an exchange before it rests: longer than the pauses of a
 /// response that is being made. To rest and to go on costs as much as a small request.
 const REST_AFTER: Duration = Duration::from_secs(1);
-/// What it is while memory is scarce: a round trip to most clients. Its deadline is a step late.
+/// [`REST_AFTER`] while memory is scarce: a round trip to most clients. The timer wheel adds up to a
+/// step, so it is about a tenth of a second.
 const REST_AFTER_SCARCE: Duration = Duration::from_millis(50);
+/// Ticks (2 s) for which memory still counts as scarce once it was.
+const SCARCE_TICKS: u32 = 20;
 /// Bytes that one direction of a connection may move in one wake. Fewer in tests: a Unix socket's
 /// buffer is smaller.
 const SHARE_BYTES: usize = if cfg!(test) { 96 << 10 } else { eyelet_relay::SHARE_BYTES };
@@ -355,7 +358,13 @@ impl Worker {
     /// Returns how long nothing moves in an exchange before it rests. It holds buffers until then,
     /// so it does so sooner while more than half of the memory budget is used.
     pub fn rest_after(&self) -> Duration {
-        if self.process.budget.is_half_used() { REST_AFTER_SCARCE } else { REST_AFTER }
+        let mut burst = self.burst.get();
+        if self.process.budget.is_half_used() {
+            // Resting gives memory back. A deadline that was set so still holds when it passes.
+            burst.scarce_ticks = SCARCE_TICKS;
+            self.burst.set(burst);
+        }
+        if burst.scarce_ticks > 0 { REST_AFTER_SCARCE } else { REST_AFTER }
     }
 
     /// Says if a connection serves nothing new: it ends after what it serves now. One of HTTP/1.1

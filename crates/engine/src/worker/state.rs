@@ -85,6 +85,8 @@ pub struct Burst {
     pub(crate) peak_bytes: usize,
     /// Ticks since most of those were given back.
     pub(crate) given_back: u32,
+    /// Ticks for which memory still counts as scarce.
+    pub(crate) scarce_ticks: u32,
     /// Ticks since a compressor was last used.
     pub(crate) rested: u32,
     /// True if there may be memory to return: handshakes leave some, also for connections that

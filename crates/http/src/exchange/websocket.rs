@@ -127,8 +127,8 @@ pub async fn copy(
     let mut moved = since.unwrap_or_else(clock::now);
     let progress_wait = served.progress_wait().min(idle_timeout);
     // It may rest before it is checked.
-    let first_wait = progress_wait.min(served.http.engine.rest_after());
-    stream.due_in(first_wait.min(idle_timeout.saturating_sub(clock::since(moved))));
+    let first_wait = || progress_wait.min(served.http.engine.rest_after());
+    stream.due_in(first_wait().min(idle_timeout.saturating_sub(clock::since(moved))));
     poll_fn(|task| {
         let is_to_end = stream.poll_ends(task).is_ready() || served.is_removed();
         if is_to_end && leave(stream, up, down).is_err() {
@@ -154,7 +154,7 @@ pub async fn copy(
         }
         if before != (up.written, down.taken) {
             moved = clock::now();
-            stream.due_in(first_wait);
+            stream.due_in(first_wait());
         }
         if let Poll::Ready(exchange_error) = stream.poll_closed(task) {
             return Poll::Ready(Err(exchange_error.into()));

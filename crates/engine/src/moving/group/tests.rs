@@ -153,7 +153,7 @@ fn park_on(worker: &Rc<Worker>, links: &[&Rc<Link>]) -> (Key, OwnedFd) {
     park_with(worker, links, &[7; 9])
 }
 
-/// The same with this state.
+/// Parks such a connection with this state.
 fn park_with(worker: &Rc<Worker>, links: &[&Rc<Link>], state: &[u8]) -> (Key, OwnedFd) {
     let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
     let mut flow = Flow::default();
