@@ -52,8 +52,8 @@ pub use registration::Registration;
 /// The time for which nothing moves in an exchange before it rests: longer than the pauses of a
 /// response that is being made. To rest and to go on costs as much as a small request.
 const REST_AFTER: Duration = Duration::from_secs(1);
-/// [`REST_AFTER`] while memory is scarce: a round trip to most clients. The timer wheel adds up to a
-/// step, so it is about a tenth of a second.
+/// [`REST_AFTER`] while memory is scarce: a round trip to most clients. The timer wheel adds up to
+/// a step, so it is about a tenth of a second.
 const REST_AFTER_SCARCE: Duration = Duration::from_millis(50);
 /// Ticks (2 s) for which memory still counts as scarce once it was.
 const SCARCE_TICKS: u32 = 20;
