@@ -56,10 +56,12 @@ impl<'a> Download<'a> {
         Some(download)
     }
 
-    /// True if it may rest with these bytes of it, which the decoder has not taken.
+    /// True if it may rest with these bytes of it, which the decoder has not taken. A response
+    /// without a body has no place to go on from: an HTTP/2 upstream may end its stream later.
     pub fn may_rest(&self, received: &[u8]) -> bool {
         self.is_plain()
             && !self.ended
+            && self.decoder.place().is_some()
             && self.taken == self.given
             && received.len() <= RECEIVED_BYTES_MAX
     }
