@@ -95,7 +95,7 @@ struct Place {
     label: &'static str,
     way: Way,
     port: u16,
-    /// What stands between, if it is there before the command.
+    /// The proxy, if it runs before the command.
     server: Option<Server>,
 }
 
@@ -229,7 +229,7 @@ fn children_us() -> io::Result<f64> {
     Ok(ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() * TICK_US)
 }
 
-/// As its manual has it: one process, no cache, no log.
+/// Squid's arguments, by its manual: one process, no cache, no log.
 fn squid(lab: &Lab, (label, way): (&str, Way), address: SocketAddr) -> io::Result<Vec<OsString>> {
     let folder = lab.folder().display();
     let [certificate, key] = LabAuthority::Mint.files();
@@ -317,7 +317,7 @@ const LIST: &str = "allow.txt";
 const LOOPBACK: &str = "127.0.0.0/8";
 const MITM_FOLDER: &str = "mitmproxy";
 const MITM_AUTHORITY: &str = "mitmproxy/mitmproxy-ca-cert.pem";
-/// Where Debian has Squid's helper.
+/// Squid's helper, in Debian's folder.
 const CERTGEN: &str = "/usr/lib/squid/security_file_certgen";
 const LOOK: Duration = Duration::from_millis(20);
 /// The place of cutime behind the name of the process (proc(5)).

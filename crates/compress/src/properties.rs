@@ -1,4 +1,4 @@
-//! What must hold of any bytes from a peer. Tests of this crate and fuzz targets assert it.
+//! Properties that hold of any bytes from a peer. Tests of this crate and fuzz targets assert it.
 
 use http::HeaderMap;
 use http::header::{

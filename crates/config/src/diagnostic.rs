@@ -62,7 +62,7 @@ impl Diagnostic {
     }
 }
 
-/// Why a file that a configuration names cannot be used.
+/// A fault of a file that a configuration names.
 pub(super) enum FileFault {
     /// The file as a whole cannot be used.
     File(String),

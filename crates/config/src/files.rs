@@ -18,7 +18,7 @@ use crate::reader::{Place, Text};
 pub enum Depth {
     /// Only that they are there: `serve` reads them next, and `explain` does not need them.
     Files,
-    /// As `Files`, for the run of a sandbox: its rules mint by [`crate::RunAuthority`].
+    /// The checks of `Files`, for the run of a sandbox: its rules mint by [`crate::RunAuthority`].
     Run,
     /// Certificates are read, and compared with their keys and with the names of their rules.
     Full,

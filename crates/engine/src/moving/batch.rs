@@ -78,7 +78,7 @@ pub struct Arrival {
     pub committed: oneshot::Receiver<()>,
 }
 
-/// Where connections of an earlier process arrive.
+/// The places where connections of an earlier process arrive.
 #[derive(Clone)]
 pub struct Arrivals {
     /// For each worker a queue and its counters.

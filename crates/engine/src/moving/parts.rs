@@ -69,7 +69,7 @@ pub fn parts(group: u64, batch: &LeavingBatch) -> impl Iterator<Item = GroupPart
     })
 }
 
-/// Why a message is not the next part of a group.
+/// A message that is not the next part of a group, by its fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PartFault {
     /// It is no part, or another version's.
@@ -83,7 +83,7 @@ pub enum PartFault {
         /// The place of what came.
         got: u16,
     },
-    /// It is a part of another group, or of another idea of this one.
+    /// It is a part of another group, or says another number of sockets.
     #[error("a part of another group came")]
     Group,
     /// No group has so many sockets.
@@ -125,7 +125,7 @@ pub struct IncomingGroup {
     room: Room,
 }
 
-/// What a part has made of a group.
+/// A group after one more part.
 pub enum GroupProgress {
     /// Others must follow.
     More(IncomingGroup),

@@ -5,7 +5,7 @@
 pub enum Life {
     /// For months: what only the start needed is given back.
     Months,
-    /// As long as a command that waits for it: giving back takes threads and pages that the next
+    /// Until a command has ended that waits for its start: giving back takes threads and pages that the next
     /// step needs again, longer than the rest of the start.
     Command,
 }

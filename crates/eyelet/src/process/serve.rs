@@ -91,7 +91,7 @@ pub struct Running {
     /// The generation that all workers must serve before what the earlier one left is freed.
     untidy: Option<u64>,
     budget: Arc<Budget>,
-    /// Where connections of an earlier process arrive: a queue for each worker, and its counters.
+    /// The place where connections of an earlier process arrive: a queue for each worker, and its counters.
     arrivals: Vec<(mpsc::Sender<Arrival>, Arc<Counters>)>,
     ticket_keeper: TicketKeeper,
     acme_keeper: AcmeKeeper,
@@ -443,7 +443,7 @@ impl Running {
         self.published.first_id() + counters::snapshot().accepted + ACCEPTED_MEANWHILE
     }
 
-    /// Where connections of an earlier process arrive.
+    /// Returns the places where connections of an earlier process arrive.
     pub fn arrivals(&self) -> Arrivals {
         let snapshot = self.published.snapshot();
         let descriptors_max = snapshot.settings.descriptors_max;

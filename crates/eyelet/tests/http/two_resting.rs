@@ -188,12 +188,7 @@ fn streams_of_all_kinds_rest_and_go_on() {
         events.ended().await;
         scene.rest(1).await;
         chat.send.send_data("bye".into(), true).unwrap();
-        let mut app = chat.app.try_clone().unwrap();
-        let heard = beside(move || {
-            let mut heard = String::new();
-            app.read_to_string(&mut heard).map(|_| heard)
-        });
-        assert_eq!(heard.await.unwrap(), "bye");
+        assert_eq!(rest_heard(&chat.app).await, "bye");
         chat.app.shutdown(Shutdown::Write).unwrap();
         chat.ended().await;
     });
@@ -215,12 +210,7 @@ fn a_websocket_whose_client_has_ended_rests_and_moves() {
         let mut chat = scene.chat(&mut two).await;
         chat.hear("first").await;
         chat.send.send_data("bye".into(), true).unwrap();
-        let mut app = chat.app.try_clone().unwrap();
-        let heard = beside(move || {
-            let mut heard = String::new();
-            app.read_to_string(&mut heard).map(|_| heard)
-        });
-        assert_eq!(heard.await.unwrap(), "bye");
+        assert_eq!(rest_heard(&chat.app).await, "bye");
         for text in ["one", "two"] {
             scene.rest(1).await;
             let name = "eyelet_streams{state=\"resting\",kind=\"websocket\"}";
@@ -267,6 +257,16 @@ fn an_end_of_either_side_is_passed_on_from_rest() {
     });
     let is_line = |line: &Value| line["http"]["status"] == 200;
     until("all lines", || (scene.web.edge.count(is_line) == 3).then_some(()));
+}
+
+/// Returns what an application hears until its client has ended.
+async fn rest_heard(app: &TcpStream) -> String {
+    let mut app = app.try_clone().unwrap();
+    let heard = beside(move || {
+        let mut heard = String::new();
+        app.read_to_string(&mut heard).map(|_| heard)
+    });
+    heard.await.unwrap()
 }
 
 /// What the upstream reads when its client is gone.

@@ -26,7 +26,7 @@ const HOSTS: [(&str, &str); 5] = [
     ("mixed.test", "127.0.0.9"),
 ];
 
-/// Where a try gets out, so that it is known to be one.
+/// The place where a try gets out, so that it is known to be one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     /// Outside, by any user.
@@ -178,7 +178,7 @@ const GROUND: &str = "mount --bind /tmp /tmp && cd \"$PWD\" && \
     mount -t cgroup2 none 'a place/cgroup' && mount -t debugfs none /sys/kernel/debug && \
     { ls /sys/kernel/debug/tracing >/dev/null 2>&1; mknod -m 666 device c 1 5; } && \
     exec \"$@\" 9<inherited";
-/// The same where this is not allowed.
+/// The ground where that is not allowed.
 const BARE_GROUND: &str = "exec \"$@\" 9<inherited";
 /// Makes each address local, as it is in a sandbox.
 const ALL_LOCAL: &str = "ip link set lo up && ip route add local default dev lo && \

@@ -1,5 +1,5 @@
-//! What a rule of a profile mints: usual programs trust it by the variables that they are given,
-//! and by nothing else. None of them knows the authority of the server's own certificate.
+//! Usual programs trust what a rule of a profile mints, by the variables that they are given and by
+//! nothing else. None of them knows the authority of the server's own certificate.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ const VARIABLES: [&str; 11] = [
     "REQUESTS_CA_BUNDLE",
     "SSL_CERT_FILE",
 ];
-/// What pip says beside its usual answer.
+/// A part of pip's message where it trusts nothing.
 const PIP_REFUSES: &str = "CERTIFICATE_VERIFY_FAILED";
 
 /// Prints the issuer that a client of TLS has seen, by the variables alone.
@@ -70,7 +70,7 @@ impl Opened {
         sandbox.option("--config", "profiles.toml").option("--profile", "p")
     }
 
-    /// What a script says, with `AT` for a name and the port, and `PORT` for the port.
+    /// Returns what a script says, with `AT` for a name and the port, and `PORT` for the port.
     fn says(&self, name: &str, script: &str) -> String {
         let at = format!("{name}:{}", self.port());
         self.sandbox().script(&script.replace("AT", &at).replace("PORT", &self.port())).text

@@ -70,7 +70,7 @@ const USERS: &str = "/etc/passwd";
 const HOME_COLUMN: usize = 5;
 /// The port of SSH.
 const SSH: u16 = 22;
-/// How many cgroup namespaces those inside may make. Who has made one may mount the cgroup of its
+/// The setting for the number of cgroup namespaces inside: none. Who has made one might mount the cgroup of its
 /// processes, the edge among them, and end or stop them all.
 const CGROUP_NAMESPACES: (&str, &str) = ("/proc/sys/user/max_cgroup_namespaces", "0");
 /// The resolver's configuration. Each address answers, so it is that of loopback.

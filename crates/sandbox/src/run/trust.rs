@@ -1,4 +1,4 @@
-//! How the programs of a run come to trust its authority: files that they are shown, and variables
+//! Has the programs of a run trust its authority: files that they are shown, and variables
 //! that lead to these.
 
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub struct RunTrust {
     pub notes: Vec<&'static str>,
 }
 
-/// Why the trust of a run cannot be set up.
+/// An error that keeps the trust of a run from being set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// A file that the environment names cannot be joined with the authority.
@@ -68,7 +68,7 @@ pub enum TrustError {
         variable: &'static str,
         /// Its value.
         path: OsString,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
     /// The file of the system's roots cannot be read.
@@ -76,7 +76,7 @@ pub enum TrustError {
     System {
         /// The file.
         path: String,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
     /// There is no authority.

@@ -293,7 +293,7 @@ impl Detached {
 
     /// Only a connection with an upstream, or with one stream on a link, has an exchange, and it
     /// holds nothing but what its client has not taken. Its client's TLS ends here, or it has none.
-    /// Whether the program reads it is for the program to say.
+    /// Keeps an exchange at rest. The program reads it later, and says then if it can.
     fn keep_exchange(&mut self, exchange: &[u8]) -> Result<(), ImportError> {
         let flow = match &mut self.relay {
             Relay::Cleartext(flow) => flow,

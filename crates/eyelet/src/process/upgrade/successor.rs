@@ -42,7 +42,7 @@ pub(super) struct Successor {
     is_on_its_own: bool,
 }
 
-/// Why a batch has no answer.
+/// An error in place of the answer to a batch.
 struct Unanswered {
     error: HandoverError,
     /// The other process may have all of it, and may live: this one must not touch it any more.

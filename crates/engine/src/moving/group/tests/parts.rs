@@ -92,7 +92,7 @@ fn a_group_comes_back_whole_if_the_other_side_dies_at_any_part() {
     drop(connections);
 }
 
-/// What has no room comes back whole: before its sockets are sent, or behind all of them.
+/// A group without room comes back whole: before its sockets are sent, or behind all of them.
 #[test]
 fn a_group_of_several_parts_without_room_comes_back_whole() {
     let (old, _old) = roomy();
