@@ -188,7 +188,8 @@ impl Decoder {
     fn size(&mut self, buffer: &mut BytesMut) -> Result<Option<u64>, BadFraming> {
         let Some(lf) = buffer.iter().position(|byte| *byte == b'\n') else {
             let hopeless = buffer.first().is_some_and(|byte| !byte.is_ascii_hexdigit());
-            return if hopeless || buffer.len() > CHUNK_LINE_BYTES_MAX {
+            // The longest line may have come with its CR.
+            return if hopeless || buffer.len() > CHUNK_LINE_BYTES_MAX + 1 {
                 Err(BadFraming)
             } else {
                 Ok(None)

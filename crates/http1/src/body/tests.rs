@@ -213,6 +213,19 @@ proptest::proptest! {
     }
 }
 
+/// The longest line may come with its CR before its LF. A longer one is refused.
+#[test]
+fn the_longest_chunk_line_is_read_in_pieces() {
+    for (more, is_read) in [(0, true), (1, false)] {
+        let filling = "x".repeat(CHUNK_LINE_BYTES_MAX - "1;a=".len() + more);
+        let body = format!("1;a={filling}\r\n!\r\n0\r\n\r\n");
+        for step in [1, 7, usize::MAX] {
+            let read = decode(Length::Chunked, body.as_bytes(), step);
+            assert_eq!(read.is_ok(), is_read, "{more} {step}");
+        }
+    }
+}
+
 #[test]
 fn only_a_body_with_a_length_can_be_skipped() {
     for length in [Length::Empty, Length::Known(0), Length::Chunked, Length::UntilClose] {
