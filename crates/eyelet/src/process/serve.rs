@@ -91,7 +91,8 @@ pub struct Running {
     /// The generation that all workers must serve before what the earlier one left is freed.
     untidy: Option<u64>,
     budget: Arc<Budget>,
-    /// The place where connections of an earlier process arrive: a queue for each worker, and its counters.
+    /// The place where connections of an earlier process arrive: a queue for each worker, and its
+    /// counters.
     arrivals: Vec<(mpsc::Sender<Arrival>, Arc<Counters>)>,
     ticket_keeper: TicketKeeper,
     acme_keeper: AcmeKeeper,

@@ -194,8 +194,8 @@ fn is_quiet(served: &ServedConnection, stream: &Stream<'_>, moved: Instant) -> b
     is_due && !is_over() && !engine.is_draining() && stream.rests().is_some()
 }
 
-/// True if all that has come is passed on, the client's end too, and the upstream may send more. Its
-/// end would wake a parked connection again and again.
+/// True if all that has come is passed on, the client's end too, and the upstream may send more.
+/// Its end would wake a parked connection again and again.
 fn is_settled(
     upstream: &Upstream,
     (up, up_over): (&Upload<'_>, bool),

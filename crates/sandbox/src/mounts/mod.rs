@@ -70,8 +70,8 @@ const USERS: &str = "/etc/passwd";
 const HOME_COLUMN: usize = 5;
 /// The port of SSH.
 const SSH: u16 = 22;
-/// The setting for the number of cgroup namespaces inside: none. Who has made one might mount the cgroup of its
-/// processes, the edge among them, and end or stop them all.
+/// The setting for the number of cgroup namespaces inside: none. A process that has made one could
+/// mount the cgroup of the edge, and stop or end all processes in it.
 const CGROUP_NAMESPACES: (&str, &str) = ("/proc/sys/user/max_cgroup_namespaces", "0");
 /// The resolver's configuration. Each address answers, so it is that of loopback.
 const RESOLV_CONF: (&str, &str) = ("/etc/resolv.conf", "nameserver 127.0.0.1\n");
