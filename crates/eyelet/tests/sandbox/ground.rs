@@ -38,8 +38,12 @@ pub fn is_possible() -> bool {
 
 /// Runs the arguments that it gets with these hosts, in these namespaces.
 pub fn with_hosts(folder: &Folder, hosts: Hosts<'_>, namespaces: &[&str]) -> Command {
-    let lines = hosts.iter().map(|(name, ip)| format!("{ip} {name}\n"));
-    let file = folder.write("hosts", lines.collect::<String>());
+    let lines: String = hosts.iter().map(|(name, ip)| format!("{ip} {name}\n")).collect();
+    let mut file = folder.path().join("hosts");
+    // Another sandbox of this folder may have it as a mount, and nothing covers a file that is gone.
+    if std::fs::read_to_string(&file).ok().as_ref() != Some(&lines) {
+        file = folder.write("hosts", lines);
+    }
     std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
     let mut command = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
