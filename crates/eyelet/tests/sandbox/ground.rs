@@ -40,7 +40,7 @@ pub fn is_possible() -> bool {
 pub fn with_hosts(folder: &Folder, hosts: Hosts<'_>, namespaces: &[&str]) -> Command {
     let lines: String = hosts.iter().map(|(name, ip)| format!("{ip} {name}\n")).collect();
     let mut file = folder.path().join("hosts");
-    // Another sandbox of this folder may have it as a mount, and nothing covers a file that is gone.
+    // Another sandbox of this folder may have mounted it, and nothing covers a file that is gone.
     if std::fs::read_to_string(&file).ok().as_ref() != Some(&lines) {
         file = folder.write("hosts", lines);
     }
