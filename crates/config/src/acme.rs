@@ -107,8 +107,15 @@ pub(super) fn read(
     });
     let profile = section.text("profile").map(|text| text.text.to_owned());
     let external_account = external_account(&section, files);
-    let without = "[acme] has no `directory`, such as \"https://acme.example/directory\"";
-    let directory = section.required("directory", without)?.parse(directory_url)?;
+    let without = "[acme] has no `directory`: \"letsencrypt\", \"letsencrypt-staging\" for tries, or \
+        the https:// URL of another ACME server's directory";
+    let text = section.required("directory", without)?;
+    let directory = text.parse(directory_url)?;
+    if is_reserved(&directory) {
+        let message = "this name is reserved for documentation, and no server has it; expected \
+            \"letsencrypt\", \"letsencrypt-staging\", or the URL of a server that exists";
+        text.at.warning(message);
+    }
     rules.check_reach(&directory, listeners);
     let wanted = rules.wanted(&listeners.list);
     Some(AcmeSettings { directory, contact, ca, folder, profile, external_account, wanted })
@@ -218,9 +225,19 @@ fn is_validated_at(listener: &Listener, port: u16) -> bool {
 
 /// True if a directory is a public server's, as far as its host tells.
 fn is_public(directory: &str) -> bool {
+    has_domain(directory, &PUBLIC_SERVERS)
+}
+
+/// True if the host of a directory is one that no server has (RFC 2606, RFC 6761).
+fn is_reserved(directory: &str) -> bool {
+    has_domain(directory, &RESERVED)
+}
+
+/// True if the host of a directory is one of these domains, or below one.
+fn has_domain(directory: &str, domains: &[&str]) -> bool {
     let host = directory.strip_prefix("https://").and_then(|rest| rest.split(['/', ':']).next());
     let host = host.unwrap_or_default().to_ascii_lowercase();
-    PUBLIC_SERVERS.iter().any(|domain| {
+    domains.iter().any(|domain| {
         let above = host.strip_suffix(domain);
         above.is_some_and(|above| above.is_empty() || above.ends_with('.'))
     })
@@ -243,11 +260,19 @@ pub fn external_account_key(account: &ExternalAccount) -> Result<Zeroizing<Strin
     Ok(Zeroizing::new(text.trim().trim_end_matches('=').to_owned()))
 }
 
+/// The directory of the ACME server that a word or a URL names.
 fn directory_url(text: &str) -> Result<String, String> {
+    if let Some((_, url)) = WELL_KNOWN.iter().find(|(word, _)| *word == text) {
+        return Ok((*url).to_owned());
+    }
     let host = text.strip_prefix("https://").map(|rest| rest.split('/').next());
     let is_url = host.flatten().is_some_and(|host| !host.is_empty())
         && text.bytes().all(|byte| byte.is_ascii_graphic());
-    let fault = || "expected the https:// URL of an ACME server's directory".to_owned();
+    let fault = || {
+        "expected \"letsencrypt\", \"letsencrypt-staging\" for tries, or the https:// URL of an ACME \
+         server's directory"
+            .to_owned()
+    };
     is_url.then(|| text.to_owned()).ok_or_else(fault)
 }
 
@@ -284,6 +309,16 @@ const UNREACHED: &str = "an ACME server connects to port 443 or 80 of a name: no
 /// Domains of public servers. A server that is missing costs a warning.
 const PUBLIC_SERVERS: [&str; 5] =
     ["buypass.com", "letsencrypt.org", "pki.goog", "ssl.com", "zerossl.com"];
+
+/// Domains for documentation and for names that lead nowhere.
+const RESERVED: [&str; 5] = ["example", "example.com", "example.net", "example.org", "invalid"];
+
+/// Words for the directories of the server that most people use: the real one, and the one to try
+/// a configuration with, whose certificates nobody trusts.
+const WELL_KNOWN: [(&str, &str); 2] = [
+    ("letsencrypt", "https://acme-v02.api.letsencrypt.org/directory"),
+    ("letsencrypt-staging", "https://acme-staging-v02.api.letsencrypt.org/directory"),
+];
 
 const ACME_KEYS: [&str; 8] = [
     "ca",

@@ -22,6 +22,8 @@ struct Found {
     mistakes: Mistakes,
     /// Mistakes in files that the configuration names.
     of_other_files: Vec<Diagnostic>,
+    /// The keys that unknown ones were taken for, each with the place of its table.
+    meant: Vec<(usize, String)>,
     /// Parts of the text are not TOML: something that seems to be missing may be there.
     damaged: bool,
 }
@@ -29,7 +31,8 @@ struct Found {
 impl<'a> Report<'a> {
     pub(super) fn new(file: &'a Path, text: &'a str) -> Self {
         let mistakes = Mistakes::new(ERRORS_MAX, WARNINGS_MAX);
-        let found = Found { mistakes, of_other_files: Vec::new(), damaged: false };
+        let (of_other_files, meant) = (Vec::new(), Vec::new());
+        let found = Found { mistakes, of_other_files, meant, damaged: false };
         Self { source: Source::new(file, text), found: RefCell::new(found) }
     }
 
@@ -153,7 +156,12 @@ impl<'t> Section<'t> {
                 continue;
             }
             let title = self.title;
-            at.error(match nearest(name, known.iter().copied()) {
+            let near = nearest(name, known.iter().copied());
+            if let Some(near) = near {
+                let meant = (self.at.at, near.to_owned());
+                self.at.report.found.borrow_mut().meant.push(meant);
+            }
+            at.error(match near {
                 Some(near) => format!("unknown key `{name}` in {title}; did you mean `{near}`?"),
                 None if known.len() > KEYS_SHOWN_MAX => format!(
                     "unknown key `{name}` in {title}; docs/configuration.md lists the known ones"
@@ -164,6 +172,13 @@ impl<'t> Section<'t> {
                 }
             });
         }
+    }
+
+    /// True if an unknown key was taken for a slip of `key`. Then that is the mistake, and not that
+    /// `key` is missing.
+    fn has_mistyped(&self, key: &str) -> bool {
+        let found = self.at.report.found.borrow();
+        found.meant.iter().any(|(at, meant)| *at == self.at.at && meant == key)
     }
 
     pub(super) fn value(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
@@ -221,7 +236,7 @@ impl<'t> Section<'t> {
 
     /// The string of a key that must be there. `without` is the mistake if it is not.
     pub(super) fn required(&self, key: &str, without: impl Into<String>) -> Option<Text<'t>> {
-        if self.value(key).is_none() {
+        if self.value(key).is_none() && !self.has_mistyped(key) {
             self.at.missing(without);
         }
         self.text(key)

@@ -86,8 +86,7 @@ memory_max = \"12\"
              address, \
              allow_remote, defer_accept, kind, mode, name, plain_http, proxy_protocol_from, \
              reuse_port, users)",
-            "4:1: a rule needs an `action`: \"splice\", \"terminate\", \"originate\" or \
-             \"refuse\"",
+            // That `action` is missing follows from the mistyped key, and is not said.
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
             "5:14: \"a.*.b\": \"*\" stands only as the whole first label, as in \
              \"*.example.com\"",

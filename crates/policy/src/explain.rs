@@ -6,6 +6,11 @@ use crate::matcher::{Matcher, Outcome, joined, listed};
 use crate::names::NamePattern;
 use crate::rules::{Decision, RuleId, Rules};
 
+/// Most rules that a refused client's target is looked for in: it is done for each such client.
+const MISSES_MAX: usize = 16;
+/// Most files that one line names.
+const FILES_MAX: usize = 3;
+
 /// A rule that did not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss {
@@ -40,6 +45,33 @@ impl Rules {
             let matcher = self.failed(rule, by_name, facts, &lists)?;
             Some(Miss { rule: RuleId(rule), matcher })
         })
+    }
+
+    /// Says in which lists the target of a CONNECT is missing, such as "not in allow.txt", for the
+    /// client. `None`: a rule failed by another matcher than these of addresses, or there are many
+    /// rules.
+    pub fn lacks_target(&self, facts: &Facts<'_>) -> Option<String> {
+        let lists = self.hold_lists();
+        let (mut files, mut has_others) = (Vec::new(), false);
+        for (count, miss) in self.misses(facts).enumerate() {
+            match miss.matcher {
+                _ if count >= MISSES_MAX => return None,
+                Matcher::Listener | Matcher::Client => {}
+                Matcher::Connect => {
+                    let (_, conditions) = self.rule(miss.rule.0)?;
+                    has_others |= !conditions.connect.is_empty();
+                    files.extend(conditions.from_files.files_without(facts.connect?, &lists));
+                }
+                _ => return None,
+            }
+        }
+        files.sort_unstable();
+        files.dedup();
+        match files.len() {
+            1..=FILES_MAX if !has_others => Some(format!("not in {}", files.join(", "))),
+            0 if !has_others => None,
+            _ => Some("not in `connect` of any rule".to_owned()),
+        }
     }
 
     /// The values of `matcher` in `rule`, as in the configuration, cut to a few. Empty if the rule

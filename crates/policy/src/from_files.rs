@@ -97,6 +97,24 @@ impl FromFiles {
         texts.collect()
     }
 
+    /// The files of `connect`, as a refused client is told that its target is not there: each with
+    /// its port, if it has the host at another one.
+    pub(crate) fn files_without<'a>(
+        &'a self,
+        target: &'a Target,
+        lists: &'a Lists,
+    ) -> impl Iterator<Item = String> + 'a {
+        self.of(Matcher::Connect).map(move |from| {
+            let file = lists.file(from.list).unwrap_or("a regular expression");
+            let is_other = |port: &u16| *port != target.port;
+            let port = from.port.filter(is_other).filter(|_| match &target.host {
+                TargetHost::Name(name) => lists.has_name(from.list, name),
+                TargetHost::Ip(_) => false,
+            });
+            port.map_or_else(|| file.to_owned(), |port| format!("{file} at port {port}"))
+        })
+    }
+
     fn of(&self, matcher: Matcher) -> impl Iterator<Item = &FromFile> {
         self.0.iter().filter(move |file| file.matcher == matcher)
     }

@@ -233,6 +233,11 @@ impl Lists {
         Some(ListedBy { file: self.list(id)?.file.clone(), entry })
     }
 
+    /// The file of a list, as the configuration names it.
+    pub(crate) fn file(&self, id: ListId) -> Option<&str> {
+        self.list(id)?.file.as_deref()
+    }
+
     /// A list as an explanation shows it.
     pub(crate) fn text(&self, id: ListId) -> String {
         let Some(FileList { file, list, .. }) = self.list(id) else { return String::new() };

@@ -129,6 +129,8 @@ pub enum Reason {
     UpstreamAlert(u8),
     /// The upstream ended its stream.
     UpstreamClosed,
+    /// The upstream speaks no TLS.
+    UpstreamNotTls,
     /// The upstream reset the connection.
     UpstreamReset,
     /// TLS with the upstream failed.
@@ -242,6 +244,7 @@ impl Reason {
             | Self::Io(Peer::Upstream, _)
             | Self::NoAddress
             | Self::UpstreamAlert(_)
+            | Self::UpstreamNotTls
             | Self::UpstreamTls(_)
             | Self::UpstreamUnread => Class::Unreachable,
         }
@@ -314,8 +317,8 @@ impl Reason {
             Self::Request(status, _) => *status,
             Self::Trace => 405,
             Self::Timeout(Limit::Head | Limit::RequestBody, _) => 408,
-            // RFC 9209 section 2.3.15: it was reached, and has said no.
-            Self::UpstreamAlert(_) => BAD_GATEWAY,
+            // RFC 9209 sections 2.3.14 and 2.3.15: it was reached, and has said no, or nonsense.
+            Self::UpstreamAlert(_) | Self::UpstreamNotTls => BAD_GATEWAY,
             _ => match self.class() {
                 Class::Shed | Class::Unreachable => SERVICE_UNAVAILABLE,
                 Class::Timeout => GATEWAY_TIMEOUT,

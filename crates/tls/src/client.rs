@@ -212,6 +212,15 @@ pub fn describe(error: &Error) -> String {
             Some(alert) => format!("the server sent alert {alert}"),
             None => format!("the server sent alert {}", u8::from(*alert)),
         },
+        Error::InvalidCertificate(CertificateError::Other(fault)) => {
+            let fault = match fault.to_string().as_str() {
+                "CaUsedAsEndEntity" => {
+                    "it is an authority's own, and not one for a server".to_owned()
+                }
+                other => other.to_owned(),
+            };
+            format!("invalid peer certificate: {fault}")
+        }
         other => other.to_string(),
     }
 }

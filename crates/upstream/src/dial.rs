@@ -192,6 +192,7 @@ fn tls_failed(why: impl std::fmt::Display) -> Reason {
 fn shake_failed(error: &ShakeError) -> Reason {
     match error {
         ShakeError::Fault(ClientHandshakeFault::Alert(alert)) => Reason::UpstreamAlert(*alert),
+        ShakeError::Fault(ClientHandshakeFault::NoTls) => Reason::UpstreamNotTls,
         other => tls_failed(other),
     }
 }

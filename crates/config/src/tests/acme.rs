@@ -4,8 +4,7 @@ use super::*;
 
 const RULE: &str =
     "[[rule]]\naction = \"terminate\"\ncertificate = \"acme\"\nupstream = \"tcp://10.0.0.1:1\"\n";
-const SERVER: &str =
-    "[acme]\ndirectory = \"https://acme.example/directory\"\nterms_agreed = true\n";
+const SERVER: &str = "[acme]\ndirectory = \"https://acme.test/directory\"\nterms_agreed = true\n";
 
 /// The messages for a rule with more keys, and [acme].
 fn said_of(rule: &str, server: &str) -> Vec<String> {
@@ -66,10 +65,10 @@ fn a_server_reaches_a_listener() {
 #[test]
 fn a_public_server_issues_no_private_names() {
     let said_of = |sni: &str, directory: &str| {
-        said_of(&format!("sni = {sni}\n"), &SERVER.replace("acme.example", directory))
+        said_of(&format!("sni = {sni}\n"), &SERVER.replace("acme.test", directory))
     };
     let names = "[\"app.corp.internal\", \"app.test\", \"printer\", \"app.example.com\"]";
-    for private in ["acme.example", "ca.internal:9000", "letsencrypt.org.ca.test", "notssl.com"] {
+    for private in ["acme.test", "ca.internal:9000", "letsencrypt.org.ca.test", "notssl.com"] {
         assert_eq!(said_of(names, private), [""; 0], "{private}");
     }
     for public in ["acme-v02.api.letsencrypt.org", "acme.ssl.com:443"] {
@@ -86,6 +85,24 @@ fn a_public_server_issues_no_private_names() {
     }
     let found = said_of("\"*.app.local\"\nacme_on_demand = true", "acme.zerossl.com");
     assert!(found.len() == 1 && found[0].contains("\"*.app.local\""), "{found:#?}");
+}
+
+#[test]
+fn a_word_stands_for_the_server_that_most_people_use() {
+    let directory_of = |word: &str| {
+        let server = SERVER.replace("https://acme.test/directory", word);
+        let loaded = read(&format!("{LISTENER}{RULE}sni = \"app.test\"\n{server}")).unwrap();
+        (loaded.config.acme.unwrap().directory, said(&loaded.warnings))
+    };
+    let (url, warned) = directory_of("letsencrypt");
+    assert_eq!(url, "https://acme-v02.api.letsencrypt.org/directory");
+    // It is a public server, with what that means for names.
+    assert!(warned[0].contains("issues nothing for \"app.test\""), "{warned:#?}");
+    let (url, _) = directory_of("letsencrypt-staging");
+    assert_eq!(url, "https://acme-staging-v02.api.letsencrypt.org/directory");
+    let (_, warned) = directory_of("https://acme.example:14000/directory");
+    assert_eq!(warned.len(), 1, "{warned:#?}");
+    assert!(warned[0].contains("this name is reserved for documentation"), "{warned:#?}");
 }
 
 #[test]
@@ -111,7 +128,10 @@ fn names_that_cannot_be_ordered_are_mistakes() {
         (
             names.into(),
             "[acme]\ndirectory = \"http://acme.example\"\n",
-            &["8:1: set `terms_agreed = true` once", "9:13: expected the https:// URL of an ACME"],
+            &[
+                "8:1: set `terms_agreed = true` once",
+                "9:13: expected \"letsencrypt\", \"letsencrypt-staging\"",
+            ],
         ),
         (
             names.into(),

@@ -16,10 +16,12 @@ use crate::path::refuse::{self, RefusalMessage};
 use crate::path::requester;
 use eyelet_config::{Action, HostPort};
 use eyelet_downstream::connection::refusal::{ProxyRefusal, whole_response};
+use eyelet_downstream::connection::route::requester_facts;
 use eyelet_engine::park;
 use eyelet_engine::ready::CLIENT;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_memory::interner::Name;
+use eyelet_policy::{Facts, Refusal};
 use eyelet_telemetry::info::{AskedBy, ConnectionInfo, DestinationSource, End, Outcome};
 use eyelet_telemetry::reason::{Limit, NotConnect, Reason, Stage, When};
 
@@ -121,7 +123,8 @@ pub fn end(connection: &Active<'_>, answer: &RefusalMessage, end: End) -> Result
         return refuse::refuse(connection, answer, end);
     }
     let message = message(connection);
-    let refusal = ProxyRefusal::new(connection.info, end.outcome, &end.reason, message);
+    let mut refusal = ProxyRefusal::new(connection.info, end.outcome, &end.reason, message);
+    refusal.cause = cause(connection, &end.reason);
     match connection.info.owes_answer {
         Some(AskedBy::Socks) => {
             park::close_with(connection.handle, &refusal.socks_reply().answer());
@@ -129,6 +132,21 @@ pub fn end(connection: &Active<'_>, answer: &RefusalMessage, end: End) -> Result
         Some(AskedBy::Connect) | None => park::close_with(connection.handle, &refusal.response()),
     }
     Err(end)
+}
+
+/// Names the list that lacks the target of a client that no rule takes.
+fn cause(connection: &Active<'_>, reason: &Reason) -> Option<String> {
+    if *reason != Reason::Refused(Refusal::Unlisted.text()) {
+        return None;
+    }
+    let info = &*connection.info;
+    let facts = Facts {
+        connect: Some(info.connect.as_deref()?),
+        requester: requester_facts(&info.decided),
+        destination: info.decided.destination,
+        ..Facts::new(info.decided.listener, info.client.ip())
+    };
+    connection.edge.snapshot.config.policy.lacks_target(&facts)
 }
 
 /// The line of the rule for a client that it refuses.

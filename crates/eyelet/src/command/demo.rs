@@ -88,7 +88,9 @@ fn listen(port: Option<u16>) -> Result<Vec<SocketAddr>, Box<dyn Error>> {
     Ok(match port {
         // The kernel would choose another port for each address.
         Some(0) => vec![SocketAddr::new(LOOPBACK[0], 0)],
-        Some(port) => ports::bound(&LOOPBACK, port)?,
+        Some(port) => ports::bound(&LOOPBACK, port).map_err(|error| {
+            format!("cannot listen at port {port}: {error}. Without --port a free one is taken")
+        })?,
         None => ports::first_free(&LOOPBACK, &[PORT], &[], &mut { said })?,
     })
 }

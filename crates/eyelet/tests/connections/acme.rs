@@ -153,7 +153,7 @@ fn the_example_for_one_server_serves_its_names() {
         ("\"0.0.0.0:443\"", format!("\"{}\"", world.tls)),
         ("\"0.0.0.0:80\"", format!("\"{}\"", world.http)),
         ("127.0.0.1:3000", app.address.to_string()),
-        ("https://acme.example/directory", format!("https://{}/dir", world.pebble.address)),
+        ("letsencrypt-staging", format!("https://{}/dir", world.pebble.address)),
         ("[acme]\n", "[acme]\nca = \"ca.pem\"\nfolder = \"acme\"\n".to_owned()),
     ] {
         assert!(text.contains(shown), "{shown}");

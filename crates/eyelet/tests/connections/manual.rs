@@ -101,7 +101,9 @@ fn every_configuration_in_the_documentation_passes_check() {
     for page in pages_and_examples() {
         for block in configurations(&page) {
             let pki = Pki::new();
-            let text = completed(&block);
+            // A public server issues nothing for names of examples, and `check` says so.
+            let directory = "https://acme.test/directory";
+            let text = completed(&block).replace("letsencrypt-staging", directory);
             write_files(&pki, &text);
             let file = pki.folder.write("edge.toml", &text);
             let said = output(Command::new(env!("CARGO_BIN_EXE_eyelet")).arg("check").arg(file));

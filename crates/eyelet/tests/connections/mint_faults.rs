@@ -171,7 +171,7 @@ fn an_origin_that_speaks_no_tls_later() {
     thread::scope(|scope| {
         scope.spawn(|| _ = origin.take().write_all(b"SSH-2.0-x\r\n"));
         let page = get(&mut client, "/later");
-        assert_eq!(page.status, 503);
+        assert_eq!(page.status, 502);
         assert!(page.text().contains("from the gateway that inspects"), "{}", page.text());
     });
     let line = at.edge.line("the request", |line| line["http"]["path"] == "/later");

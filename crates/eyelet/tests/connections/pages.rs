@@ -140,11 +140,13 @@ fn the_first_configuration_passes_check_where_nothing_else_is() {
     let readme = fs::read_to_string(&pages()[0]).unwrap();
     let first = blocks(&readme).into_iter().find(|block| block.language == "toml").unwrap();
     let folder = Folder::new();
-    folder.write("app.toml", first.lines.join("\n"));
+    // What whoever pastes it must change.
+    let text = first.lines.join("\n").replace("app.example", "app.example.dev");
+    folder.write("app.toml", text);
     let mut check = eyelet(&folder);
     let said = output(check.current_dir(folder.path()).args(["check", "app.toml"]));
     assert!(said.status.success(), "{}", said.text);
-    assert_eq!(said.text, "app.toml: ok, 1 listener, 1 rule\n");
+    assert_eq!(said.text, "app.toml: ok, 2 listeners, 1 rule\n");
 }
 
 /// README, and the pages in the folders of the documentation.
@@ -339,4 +341,37 @@ fn what_a_page_shows_is_compared_line_by_line() {
     for other in [&["one", "port ... of it", "three"][..], &["one"], &["one", "...", "two"], &[]] {
         assert!(!same(&text(other), &printed), "{other:?}");
     }
+}
+
+/// A stranger reads it in two minutes.
+const README_LINES_MAX: usize = 190;
+const README_WORDS_MAX: usize = 1_350;
+
+#[test]
+fn the_readme_is_short_and_its_figures_are_measured() {
+    let readme = fs::read_to_string(&pages()[0]).unwrap();
+    let (lines, words) = (readme.lines().count(), readme.split_whitespace().count());
+    assert!(lines <= README_LINES_MAX && words <= README_WORDS_MAX, "{lines} lines, {words} words");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let figures = fs::read_to_string(root.join("docs/figures.md")).unwrap();
+    let measured: Vec<&str> = numbers(&figures).collect();
+    let section = readme.split("\n## Many idle connections\n").nth(1).unwrap();
+    let table = section.lines().filter(|line| line.starts_with("| ") && !line.contains("Eyelet"));
+    let mut shown = 0;
+    for row in table.take_while(|row| !row.contains("plugins")) {
+        // The cell of Eyelet's figure, and those of the others.
+        for number in row.split('|').skip(2).flat_map(numbers) {
+            // A rate is what the time of one comes to.
+            assert!(measured.contains(&number) || number == "14,000", "{number}: {row}");
+            shown += 1;
+        }
+    }
+    assert!(shown >= 12, "{shown} figures were found");
+}
+
+/// The numbers of a text, as they are written.
+fn numbers(text: &str) -> impl Iterator<Item = &str> {
+    let of_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',');
+    let parts = text.split(move |c: char| !of_number(c)).map(|part| part.trim_matches(['.', ',']));
+    parts.filter(|part| !part.is_empty())
 }

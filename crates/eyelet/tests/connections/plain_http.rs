@@ -424,7 +424,7 @@ fn apt_updates_and_downloads_by_plain_http() {
     assert!(said.text.contains("403  Forbidden"), "{}", said.text);
     source("https://nobody.test/");
     let said = output(&mut apt(&folder, &proxy, &["-o", "Acquire::Retries=0", "update"]));
-    let why = "403 Forbidden (no rule for this connection, connection ";
+    let why = "403 Forbidden (nobody.test:443 is not in `connect` of any rule, ";
     assert!(said.text.contains(why), "{}", said.text);
     edge.line("the CONNECT", |line| line["connect"] == "nobody.test:443");
     assert_eq!(edge.count(|line| line["connect"] == "nobody.test:443"), 1);

@@ -39,6 +39,7 @@ mod resting_shared;
 mod run;
 mod run_memory;
 mod run_ports;
+mod run_scheme;
 mod strict;
 mod svn;
 mod trace;

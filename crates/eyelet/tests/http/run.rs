@@ -20,7 +20,7 @@ pub fn program(name: &str) -> String {
 
 /// A running `eyelet run` or `eyelet proxy`.
 pub struct Run {
-    talk: Talk,
+    pub talk: Talk,
     pub pki: Pki,
     pub port: u16,
 }
@@ -84,7 +84,7 @@ impl Run {
     }
 
     /// What curl gets for these paths on one connection: each body and status.
-    fn curl(&self, host: &str, paths: &[&str]) -> String {
+    pub fn curl(&self, host: &str, paths: &[&str]) -> String {
         let mut command = Command::new("curl");
         command.args(["-sS", "--max-time", "50", "--cacert", &self.pki.text("ca.pem")]);
         command.args(["--resolve", &format!("{host}:{}:127.0.0.1", self.port)]);

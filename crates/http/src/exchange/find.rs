@@ -159,12 +159,13 @@ impl Exchange<'_, '_> {
             if has_next && dials.passed(Instant::now()) < limit {
                 continue;
             }
-            let is_loop = matches!(failure.reason, Reason::Loop(_));
+            // It was reached, and waiting changes nothing.
+            let is_final = matches!(failure.reason, Reason::Loop(_) | Reason::UpstreamNotTls);
             let is_late = Instant::now() >= give_up_at || http.engine.is_draining();
-            if held.is_none() && want.hold && !is_loop && !is_late {
+            if held.is_none() && want.hold && !is_final && !is_late {
                 held = route.shelf.hold();
             }
-            let Some(held) = held.as_mut().filter(|_| !is_loop && !is_late) else {
+            let Some(held) = held.as_mut().filter(|_| !is_final && !is_late) else {
                 return Err(self.give_up(failure));
             };
             *tried = Tried::default();

@@ -54,6 +54,27 @@ fn targets_are_decided_before_a_hello_in_the_order_of_the_rules() {
     assert_eq!(rules.matcher_text(RuleId(0), Matcher::Connect), "\"*.inside.test:*\"");
 }
 
+/// A refused client is told where its target is missing, if that alone is why.
+#[test]
+fn a_missing_target_names_its_list() {
+    let client = "192.0.2.1".parse().unwrap();
+    let cause = |rules: &Rules, text: &str| {
+        let target = target(text);
+        rules.lacks_target(&Facts { connect: Some(&target), ..Facts::new(0, client) })
+    };
+    let of_rule = Some("not in `connect` of any rule".to_owned());
+    let listed = Rules::new(&[to(rule(), &["a.test:443"]), to(rule(), &["b.test:*"])]);
+    assert_eq!(cause(&listed, "c.test:443"), of_rule);
+    let by_client = to(rule(), &["a.test:443"]).client(&["10.0.0.0/8"]);
+    assert_eq!(cause(&Rules::new(&[by_client.clone()]), "a.test:443"), None);
+    assert_eq!(cause(&Rules::new(&[by_client, listed_rule()]), "c.test:443"), of_rule);
+    assert_eq!(cause(&Rules::new(&vec![listed_rule(); 17]), "c.test:443"), None);
+}
+
+fn listed_rule() -> Rule {
+    to(rule(), &["a.test:443"])
+}
+
 #[test]
 fn an_earlier_wider_rule_covers() {
     for (wide, narrow, covered) in [

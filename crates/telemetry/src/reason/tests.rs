@@ -105,7 +105,7 @@ rows! {
     Reason::NoAddress => "`upstream: the name has no address`",
     Reason::Io(Peer::Upstream, _) => "`upstream: …` (socket)",
     Reason::UpstreamAlert(_) => "`upstream sent alert …`",
-    Reason::UpstreamTls(_) => "`upstream: TLS: …`",
+    Reason::UpstreamNotTls | Reason::UpstreamTls(_) => "`upstream: TLS: …`",
     Reason::UpstreamUnread => "`upstream: the request was not taken`",
     Reason::Response(_) => "`upstream: …` (response)",
     Reason::Http2(Peer::Upstream, _) => "`upstream: HTTP/2: …`",
@@ -203,6 +203,7 @@ fn detailed_examples() -> Vec<Reason> {
         Reason::Unregistered(IoFailure::Os(28)),
         Reason::UpstreamAlert(48),
         Reason::UpstreamAlert(255),
+        Reason::UpstreamNotTls,
         Reason::UpstreamTls(detail()),
     ]
 }

@@ -74,7 +74,12 @@ pub(super) fn certificate(
     let authority = Authority::open(&settings)?;
     let subjects: Vec<_> = names.iter().map(|name| SubjectName::Dns((*name).into())).collect();
     let signs = authority.check_names(&subjects);
-    signs.map_err(|error| format!("{error}. Or give --certificate and --key"))?;
+    signs.map_err(|error| {
+        format!(
+            "for a name of the internet use `eyelet serve` with `certificate = \"acme\"` \
+             (docs/certificates.md), or give --certificate and --key. For this machine only: {error}"
+        )
+    })?;
     // What the authority may sign beyond what each one may.
     let more: Vec<&str> =
         names.iter().copied().filter(|name| !settings.permitted.has_name(name)).collect();

@@ -1,5 +1,5 @@
-//! Applications of `eyelet proxy` that are not there. A request waits for them, and a mistyped port
-//! would look like a slow page.
+//! Applications of `eyelet proxy` that are not there, or that speak the other one of http:// and
+//! https://. A request waits for the first, and a mistake would look like a slow page.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_child::Endpoint;
+use eyelet_telemetry::counters;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{sleep, timeout};
@@ -17,6 +19,17 @@ use super::args::Site;
 const EVERY: Duration = Duration::from_secs(1);
 /// For one look: the first packet to another machine may be lost once.
 const LIMIT: Duration = Duration::from_secs(3);
+/// Times that an application is asked if it speaks TLS. It may log each as a request that it cannot
+/// read.
+const HELLOS_MAX: usize = 3;
+/// A ClientHello of TLS 1.2 (RFC 5246 section 7.4.1.2). Every TLS server answers it, by a record
+/// of a handshake or of an alert.
+const HELLO: &[u8] = b"\x16\x03\x01\0\x58\x01\0\0\x54\x03\x03\
+    eyelet asks if this speaks TLS..\0\0\x08\xc0\x2b\xc0\x2f\xc0\x2c\xc0\x30\x01\0\
+    \0\x23\0\x0a\0\x06\0\x04\0\x1d\0\x17\0\x0d\0\x0a\0\x08\x04\x03\x08\x04\x04\x01\x05\x01\
+    \0\x0b\0\x02\x01\0\xff\x01\0\x01\0";
+/// Types of the records that answer it.
+const ANSWERS: [u8; 2] = [0x15, 0x16];
 /// Lines that wait to be printed.
 const LINES_MAX: usize = 16;
 
@@ -39,6 +52,9 @@ pub(super) fn look_for(
     let (sender, lines) = channel(LINES_MAX);
     let own: Arc<[SocketAddr]> = own.into();
     for site in sites {
+        if !waiting.is_tcp {
+            tokio::spawn(check_scheme(site.clone(), sender.clone()));
+        }
         tokio::spawn(look(site, waiting, own.clone(), sender.clone()));
     }
     lines
@@ -107,6 +123,50 @@ async fn look(site: Site, waiting: Waiting, own: Arc<[SocketAddr]>, lines: Sende
         }
         sleep(EVERY).await;
     }
+}
+
+/// Says if an application speaks TLS and should not, or the other way round. One with http:// is
+/// asked once requests have failed.
+async fn check_scheme(site: Site, lines: Sender<String>) {
+    let Site { name, upstream } = site;
+    let (is_tls, address) = match upstream.split_once("://") {
+        Some((scheme, address)) => (scheme == "https", address),
+        None => (false, &*upstream),
+    };
+    if address.starts_with("unix:") {
+        return;
+    }
+    let mut seen = counters::snapshot().requests_failed;
+    for _ in 0..HELLOS_MAX {
+        while !is_tls && counters::snapshot().requests_failed == seen {
+            sleep(EVERY).await;
+        }
+        seen = counters::snapshot().requests_failed;
+        let line = match (is_tls, timeout(LIMIT, speaks_tls(address)).await) {
+            (false, Ok(Ok(true))) => {
+                format!("{name}: {address} speaks TLS; write {name}=https://{address}")
+            }
+            (true, Ok(Ok(false)) | Err(_)) => {
+                format!("{name}: {address} speaks no TLS; write {name}=http://{address}")
+            }
+            (true, Ok(Ok(true))) => return,
+            // It is not there yet, or fails for another reason.
+            _ => {
+                sleep(EVERY).await;
+                continue;
+            }
+        };
+        // It fails when the process ends.
+        let _ = lines.send(line).await;
+        return;
+    }
+}
+
+/// Sends a ClientHello, and reads the first byte of the answer.
+async fn speaks_tls(address: &str) -> io::Result<bool> {
+    let mut socket = TcpStream::connect(address).await?;
+    socket.write_all(HELLO).await?;
+    Ok(ANSWERS.contains(&socket.read_u8().await?))
 }
 
 /// Whether somebody listens there. No connection is made where that is seen without one: it may be

@@ -1,0 +1,41 @@
+//! Applications of `eyelet proxy` that speak TLS where http:// was written, and the other way round.
+
+use std::io::{Read, Write};
+use std::process::Command;
+
+use crate::run::{Run, vacant_port};
+use crate::support::{Pki, Talk, Upstream, need};
+
+/// The application is there, so nothing is held. A request that was held got a 503.
+#[test]
+fn the_wrong_scheme_is_said_at_once() {
+    if !need("openssl") || !need("curl") {
+        return;
+    }
+    let plain = Upstream::serve(|mut stream| {
+        // As a server of HTTP that reads nonsense.
+        let _ = stream.read(&mut [0; 1024]);
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+    });
+    let silent = Upstream::http();
+    let (pki, port) = (Pki::new(), vacant_port());
+    let mut server = Command::new("openssl");
+    let address = format!("127.0.0.1:{port}");
+    server.args(["s_server", "-accept", &address, "-cert", &pki.text("edge.pem")]);
+    server.args(["-key", &pki.text("edge.key"), "-www"]);
+    let mut server = Talk::start(&mut server);
+    server.hear("ACCEPT");
+    let (plain, silent) = (plain.address, silent.address);
+    let mut run = Run::proxy(&[
+        &format!("app.test={address}"),
+        &format!("a.app.test=https://{plain}"),
+        &format!("b.app.test=https://{silent}"),
+    ]);
+    run.talk.hear(&format!("a.app.test: {plain} speaks no TLS; write a.app.test=http://{plain}"));
+    run.talk.hear(&format!("b.app.test: {silent} speaks no TLS; write b.app.test=http://{silent}"));
+    for host in ["a.app.test", "app.test"] {
+        let said = run.curl(host, &["/"]);
+        assert!(said.ends_with(" 502\n"), "{said}");
+    }
+    run.talk.hear(&format!("app.test: {address} speaks TLS; write app.test=https://{address}"));
+}
