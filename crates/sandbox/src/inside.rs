@@ -15,7 +15,7 @@ use rustix::process::{WaitOptions, WaitStatus, setsid, wait, waitpid};
 
 use crate::filter;
 use crate::loopback;
-use crate::message::{ConfinedPlan, Kind, receive, send, send_failure};
+use crate::message::{ConfinedPlan, Kind, receive, receive_plan, send, send_failure};
 use crate::mounts;
 use crate::show;
 use crate::sockets::ConfinedSockets;
@@ -44,7 +44,7 @@ pub fn run_inside(channel: u32) -> ExitCode {
 
 fn run(channel: &mut Channel) -> Result<u8, SandboxError> {
     let start = SandboxError::at(ConfineStep::Start);
-    let (plan, _): (ConfinedPlan, _) = receive(channel, Kind::Plan)?;
+    let plan = receive_plan(channel)?;
     let outer = mounts::outer_sockets().map_err(SandboxError::at(ConfineStep::Files))?;
     // From here on a signal ends nothing: the command is asked.
     signals::hold().map_err(&start)?;
