@@ -2,7 +2,7 @@
 //! the first process, which runs the command and ends all that it leaves behind.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -62,12 +62,19 @@ fn run(channel: &mut Channel) -> Result<u8, SandboxError> {
     mounts::cover(&plan, &outer)?;
     show::show(&plan.shown).map_err(SandboxError::about(ConfineStep::Files, show::FOLDER))?;
     let ((), _) = receive(channel, Kind::Go)?;
+    let (mut told, tells) = io::pipe().map_err(&start)?;
     match namespace::fork().map_err(SandboxError::at(ConfineStep::Processes))? {
         Some(first) => {
             send(channel, Kind::Started, &first, &[]).map_err(&start)?;
+            drop(tells);
             wait_for(first).map_err(start)
         }
-        None => begin(channel, &plan),
+        None => {
+            drop(tells);
+            // What fails here is sent after that message: the parts of two would mix.
+            told.read_to_end(&mut Vec::new()).map_err(&start)?;
+            begin(channel, &plan)
+        }
     }
 }
 
