@@ -50,6 +50,9 @@ pub enum LocalCaError {
         /// Its last second.
         end: String,
     },
+    /// It may sign none of the names of an origin's certificate.
+    #[error("the authority may sign none of the names of the origin's certificate")]
+    NoName,
     /// A certificate in files cannot be written.
     #[error("cannot write {}: {why}; --out names a folder that is there and yours", path.display())]
     NotWritten {

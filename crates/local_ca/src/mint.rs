@@ -97,10 +97,12 @@ impl MintAuthority {
 
     /// A certificate for this key with the names and the dates of an origin's certificate, valid or
     /// not. Names that the authority may not sign are left out: clients refuse a certificate with
-    /// one of them (RFC 5280 section 6.1.4). If it may sign none, they stay, and are refused.
+    /// one of them (RFC 5280 section 6.1.4).
     ///
     /// # Errors
-    /// If the origin's certificate cannot be parsed, or the library fails.
+    /// [`LocalCaError::NoName`] if it may sign none of them, which not every client looks at.
+    /// [`LocalCaError::Library`] if the origin's certificate cannot be parsed, or the library
+    /// fails.
     pub fn mint(
         &self,
         origin: &CertificateDer<'_>,
@@ -110,10 +112,19 @@ impl MintAuthority {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.subject_alt_names = alternative_names(&parsed);
-        let cut = self.permitted.as_ref().filter(|permitted| cut(&mut params, permitted));
+        if let Some(permitted) = &self.permitted {
+            params.subject_alt_names = cut(&params.subject_alt_names, permitted);
+            if params.subject_alt_names.is_empty() {
+                return Err(LocalCaError::NoName);
+            }
+        }
+        let may_sign = |name: &str| {
+            let permitted = self.permitted.as_ref();
+            permitted.is_none_or(|permitted| permitted.has_name(&name.to_ascii_lowercase()))
+        };
         let common = parsed.subject().iter_common_name().next();
         if let Some(common) = common.and_then(|name| name.as_str().ok())
-            && cut.is_none_or(|permitted| permitted.has_name(&common.to_ascii_lowercase()))
+            && may_sign(common)
             && (1..=COMMON_NAME_BYTES_MAX).contains(&common.len())
         {
             params.distinguished_name.push(DnType::CommonName, common);
@@ -170,11 +181,10 @@ fn permitted(authority: &X509Certificate<'_>) -> Result<Option<Permitted>, Local
     Ok(Some(permitted).filter(|permitted| !permitted.names.is_empty()))
 }
 
-/// Leaves out the names beyond these. Of a `*.` that has some of them, those stay. Returns false if
-/// there would be none.
-fn cut(params: &mut CertificateParams, permitted: &Permitted) -> bool {
+/// Leaves out the names beyond these. Of a `*.` that has some of them, those stay.
+fn cut(names: &[SanType], permitted: &Permitted) -> Vec<SanType> {
     let mut kept = Vec::new();
-    for name in &params.subject_alt_names {
+    for name in names {
         let lower = match name {
             SanType::DnsName(name) => name.as_str().to_ascii_lowercase(),
             SanType::IpAddress(ip) => {
@@ -195,11 +205,7 @@ fn cut(params: &mut CertificateParams, permitted: &Permitted) -> bool {
             );
         }
     }
-    let is_cut = !kept.is_empty();
-    if is_cut {
-        params.subject_alt_names = kept;
-    }
-    is_cut
+    kept
 }
 
 /// The DNS names and the addresses. A client looks at no others, so others are left out.
@@ -293,7 +299,6 @@ mod tests {
             (&["c.example", "A.example", "x.a.example", "192.0.2.1"][..], "A.example x.a.example"),
             (&["*.a.example", "*.example"], "*.a.example a.example"),
             (&["*.b.example", "b.example"], "www.b.example"),
-            (&["c.example", "*.c.example"], "c.example *.c.example"),
         ] {
             let origin = origin(&KeyPair::generate().unwrap(), origin_names);
             let minted = own.mint(&origin, &key).unwrap();
@@ -304,6 +309,10 @@ mod tests {
                 _ => "other",
             });
             assert_eq!(names.collect::<Vec<_>>().join(" "), kept);
+        }
+        for origin_names in [&["c.example", "*.c.example", "192.0.2.1"][..], &[]] {
+            let origin = origin(&KeyPair::generate().unwrap(), origin_names);
+            assert!(matches!(own.mint(&origin, &key), Err(LocalCaError::NoName)));
         }
         assert!(!format!("{run:?}").contains(&format!("{:?}", run.key.secret_der())));
     }

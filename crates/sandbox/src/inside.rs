@@ -2,7 +2,7 @@
 //! the first process, which runs the command and ends all that it leaves behind.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -15,7 +15,7 @@ use rustix::process::{WaitOptions, WaitStatus, setsid, wait, waitpid};
 
 use crate::filter;
 use crate::loopback;
-use crate::message::{ConfinedPlan, Kind, receive, send, send_failure};
+use crate::message::{ConfinedPlan, Kind, receive, receive_plan, send, send_failure};
 use crate::mounts;
 use crate::show;
 use crate::sockets::ConfinedSockets;
@@ -44,7 +44,7 @@ pub fn run_inside(channel: u32) -> ExitCode {
 
 fn run(channel: &mut Channel) -> Result<u8, SandboxError> {
     let start = SandboxError::at(ConfineStep::Start);
-    let (plan, _): (ConfinedPlan, _) = receive(channel, Kind::Plan)?;
+    let plan = receive_plan(channel)?;
     let outer = mounts::outer_sockets().map_err(SandboxError::at(ConfineStep::Files))?;
     // From here on a signal ends nothing: the command is asked.
     signals::hold().map_err(&start)?;
@@ -62,12 +62,19 @@ fn run(channel: &mut Channel) -> Result<u8, SandboxError> {
     mounts::cover(&plan, &outer)?;
     show::show(&plan.shown).map_err(SandboxError::about(ConfineStep::Files, show::FOLDER))?;
     let ((), _) = receive(channel, Kind::Go)?;
+    let (mut told, tells) = io::pipe().map_err(&start)?;
     match namespace::fork().map_err(SandboxError::at(ConfineStep::Processes))? {
         Some(first) => {
             send(channel, Kind::Started, &first, &[]).map_err(&start)?;
+            drop(tells);
             wait_for(first).map_err(start)
         }
-        None => begin(channel, &plan),
+        None => {
+            drop(tells);
+            // What fails here is sent after that message: the parts of two would mix.
+            told.read_to_end(&mut Vec::new()).map_err(&start)?;
+            begin(channel, &plan)
+        }
     }
 }
 

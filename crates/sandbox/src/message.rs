@@ -36,7 +36,8 @@ pub struct ConfinedPlan {
 pub struct ShownFile {
     /// Its name in the folder.
     pub name: String,
-    /// Its bytes.
+    /// Its bytes, which follow the plan in a message of their own.
+    #[serde(skip)]
     pub content: Vec<u8>,
 }
 
@@ -57,6 +58,8 @@ pub(crate) enum Kind {
     Started = 6,
     /// From the inside: [`Failure`].
     Failed = 7,
+    /// To the inside: the bytes of a file.
+    File = 8,
 }
 
 /// A step that failed inside.
@@ -79,6 +82,27 @@ pub(crate) fn send(
     channel.send(kind as u8, &body, descriptors, SEND_TIMEOUT)
 }
 
+/// Sends the plan, and the files that the command is shown.
+pub(crate) fn send_plan(channel: &mut Channel, plan: &ConfinedPlan) -> io::Result<()> {
+    send(channel, Kind::Plan, plan, &[])?;
+    for file in &plan.shown {
+        channel.send(Kind::File as u8, &file.content, &[], SEND_TIMEOUT)?;
+    }
+    Ok(())
+}
+
+/// Receives what [`send_plan`] sends.
+///
+/// # Errors
+/// As those of [`receive`].
+pub(crate) fn receive_plan(channel: &mut Channel) -> Result<ConfinedPlan, SandboxError> {
+    let (mut plan, _): (ConfinedPlan, _) = receive(channel, Kind::Plan)?;
+    for file in &mut plan.shown {
+        (file.content, _) = receive_bytes(channel, Kind::File)?;
+    }
+    Ok(plan)
+}
+
 /// Tells the other side that a step failed.
 pub(crate) fn send_failure(channel: &mut Channel, failed: &SandboxError) -> io::Result<()> {
     let SandboxError { step, about, error } = failed;
@@ -99,6 +123,16 @@ pub(crate) fn receive<T: for<'de> Deserialize<'de>>(
     channel: &mut Channel,
     kind: Kind,
 ) -> Result<(T, Vec<OwnedFd>), SandboxError> {
+    let (body, descriptors) = receive_bytes(channel, kind)?;
+    let body = serde_json::from_slice(&body);
+    let body = body.map_err(|error| SandboxError::at(ConfineStep::Start)(error.into()))?;
+    Ok((body, descriptors))
+}
+
+fn receive_bytes(
+    channel: &mut Channel,
+    kind: Kind,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), SandboxError> {
     let ended = SandboxError::at(ConfineStep::Start);
     let mut body = Vec::new();
     let received = channel.receive(&mut body, None).map_err(&ended)?;
@@ -111,6 +145,40 @@ pub(crate) fn receive<T: for<'de> Deserialize<'de>>(
     if received.kind != kind as u8 {
         return Err(ended(ErrorKind::InvalidData.into()));
     }
-    let body = serde_json::from_slice(&body).map_err(|error| ended(error.into()))?;
     Ok((body, received.descriptors))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn large_files_follow_the_plan_whole() {
+        let (mut ours, theirs) = Channel::pair().unwrap();
+        let mut theirs = Channel::over(theirs).unwrap();
+        // As many as a run may show, each larger than a file of roots may be.
+        let shown: Vec<ShownFile> = (0..12)
+            .map(|number| ShownFile {
+                name: format!("{number}.pem"),
+                content: vec![200 + number; 5 << 20],
+            })
+            .collect();
+        let plan = ConfinedPlan {
+            command: vec!["true".into()],
+            ports: vec![443],
+            hidden: Vec::new(),
+            shown,
+            variables: Vec::new(),
+            removed: Vec::new(),
+        };
+        let received = std::thread::spawn(move || receive_plan(&mut theirs).unwrap());
+        send_plan(&mut ours, &plan).unwrap();
+        let received = received.join().unwrap();
+        assert_eq!(received.shown.len(), plan.shown.len());
+        for (sent, received) in plan.shown.iter().zip(&received.shown) {
+            assert!(sent.name == received.name && sent.content == received.content);
+        }
+    }
 }

@@ -69,7 +69,7 @@ pub fn serve(
     sockets: Vec<OwnedFd>,
     existing: Existing,
     names: Arc<Mutex<ResolvedNames>>,
-    programs: Option<Programs>,
+    mut programs: Option<Programs>,
 ) -> io::Result<()> {
     let mut served = Vec::new();
     for socket in sockets {
@@ -85,8 +85,7 @@ pub fn serve(
         // It fails only where the kernel has no memory, and is asked again.
         let _ = poll(&mut waits, None);
         for (socket, state) in &served {
-            let mut names = names.lock();
-            answer_all((socket, state), &existing, &mut names, programs.as_ref());
+            answer_all((socket, state), &existing, &names, programs.as_mut());
         }
     };
     thread::Builder::new().name("sandbox-dns".into()).spawn(body)?;
@@ -97,8 +96,8 @@ pub fn serve(
 fn answer_all(
     (socket, state): (&UdpSocket, &UdpSocketState),
     existing: &Existing,
-    names: &mut ResolvedNames,
-    programs: Option<&Programs>,
+    names: &Mutex<ResolvedNames>,
+    mut programs: Option<&mut Programs>,
 ) {
     let mut bytes = [0; QUESTION_BYTES_MAX];
     loop {
@@ -112,6 +111,7 @@ fn answer_all(
         // Several of a size may come at once.
         let questions = bytes.get(..len).unwrap_or_default().chunks(stride.max(1));
         for question in questions {
+            let programs = programs.as_deref_mut();
             let who = || programs?.program(addr, SocketAddr::new(dst_ip?, DNS));
             let Some(contents) = answer(question, existing, names, who) else { continue };
             let contents = &contents;
@@ -132,7 +132,7 @@ fn answer_all(
 fn answer(
     question: &[u8],
     existing: &Existing,
-    names: &mut ResolvedNames,
+    names: &Mutex<ResolvedNames>,
     who: impl FnOnce() -> Option<String>,
 ) -> Option<Vec<u8>> {
     let asked = Message::from_vec(question).ok()?;
@@ -158,7 +158,7 @@ fn answer(
 fn look_up(
     query: &Query,
     existing: &Existing,
-    names: &mut ResolvedNames,
+    names: &Mutex<ResolvedNames>,
     who: impl FnOnce() -> Option<String>,
 ) -> (ResponseCode, Option<Record>) {
     let name = query.name().to_lowercase().to_ascii();
@@ -166,7 +166,12 @@ fn look_up(
     if query.query_class() != DNSClass::IN {
         return (ResponseCode::Refused, None);
     }
-    names.note_program(name, who);
+    // A search takes time: nobody waits for the lock meanwhile.
+    if names.lock().lacks_program(name) {
+        let program = who();
+        names.lock().programs.insert(name.to_owned(), program);
+    }
+    let mut names = names.lock();
     if !existing.has(name) {
         names.refuse(name);
         return (ResponseCode::NXDomain, None);
@@ -185,10 +190,8 @@ fn look_up(
 }
 
 impl ResolvedNames {
-    fn note_program(&mut self, name: &str, who: impl FnOnce() -> Option<String>) {
-        if self.programs.len() < PROGRAMS_MAX && !self.programs.contains_key(name) {
-            self.programs.insert(name.to_owned(), who());
-        }
+    fn lacks_program(&self, name: &str) -> bool {
+        self.programs.len() < PROGRAMS_MAX && !self.programs.contains_key(name)
     }
 
     fn refuse(&mut self, name: &str) {

@@ -11,7 +11,7 @@ use eyelet_sys::child::Signal;
 use eyelet_sys::confine::namespace;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::message::{ConfinedPlan, Kind, receive, send};
+use crate::message::{ConfinedPlan, Kind, receive, send, send_plan};
 use crate::programs::Programs;
 use crate::sockets::ConfinedSockets;
 use crate::stdio::{self, Copies};
@@ -54,7 +54,7 @@ impl Confined {
         drop((program, theirs));
         let mut confined = Self { channel, inside, first: None, copies };
         let channel = &mut confined.channel;
-        send(channel, Kind::Plan, plan, &[]).map_err(&start)?;
+        send_plan(channel, plan).map_err(&start)?;
         let ((), _) = receive(channel, Kind::Entered)?;
         namespace::map_users(confined.inside.id()).map_err(SandboxError::at(ConfineStep::Users))?;
         send(channel, Kind::Mapped, &(), &[]).map_err(&start)?;

@@ -15,6 +15,9 @@ const PROCESSES: &str = "/proc";
 const PROCESSES_MAX: usize = 8192;
 /// Descriptors that a search looks at, of all processes of the command: some ten milliseconds.
 const DESCRIPTORS_MAX: usize = 8192;
+/// Links of /proc that all searches of a run read: a second or two, for some thousand names. A
+/// command that asks for more has made them up.
+const LINKS_MAX: usize = 1 << 20;
 /// The type of a question about one socket, and of its answer (sock_diag(7)).
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// The flag of a question (netlink(7)).
@@ -46,6 +49,8 @@ pub struct Programs {
     sockets: OwnedFd,
     /// The command's network namespace, as the links of its processes name it.
     network: PathBuf,
+    /// Links that further searches may read.
+    links_left: usize,
 }
 
 impl Programs {
@@ -55,12 +60,12 @@ impl Programs {
     /// The kernel's.
     pub(crate) fn new(sockets: OwnedFd, process: u32) -> io::Result<Self> {
         let network = fs::read_link(network(&Path::new(PROCESSES).join(process.to_string())))?;
-        Ok(Self { sockets, network })
+        Ok(Self { sockets, network, links_left: LINKS_MAX })
     }
 
     /// The name of the program that has sent a datagram from `client` to `server`. It chose that
-    /// name itself.
-    pub(crate) fn program(&self, client: SocketAddr, server: SocketAddr) -> Option<String> {
+    /// name itself. `None`: it was not found, or enough was searched for.
+    pub(crate) fn program(&mut self, client: SocketAddr, server: SocketAddr) -> Option<String> {
         let inode = self.inode(client, server)?;
         self.holder(Path::new(&format!("socket:[{inode}]")))
     }
@@ -75,17 +80,19 @@ impl Programs {
     }
 
     /// The name of the process that has this file open.
-    fn holder(&self, file: &Path) -> Option<String> {
+    fn holder(&mut self, file: &Path) -> Option<String> {
         let mut left = DESCRIPTORS_MAX;
         let is_process = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
         let all = fs::read_dir(PROCESSES).ok()?.flatten().map(|entry| entry.path());
         for process in all.filter(|path| is_process(path).is_some()).take(PROCESSES_MAX) {
+            self.links_left = self.links_left.checked_sub(1)?;
             if fs::read_link(network(&process)).ok().as_ref() != Some(&self.network) {
                 continue;
             }
             let Ok(descriptors) = fs::read_dir(process.join("fd")) else { continue };
             for descriptor in descriptors.flatten() {
                 left = left.checked_sub(1)?;
+                self.links_left = self.links_left.checked_sub(1)?;
                 if fs::read_link(descriptor.path()).is_ok_and(|open| open == file) {
                     let name = fs::read(process.join("comm")).ok()?;
                     return Some(printable(&name));
@@ -165,6 +172,21 @@ mod tests {
             drop(client);
             assert_eq!(programs.inode(at, to), None);
         }
+    }
+
+    #[test]
+    fn searches_end_with_what_a_run_may_look_at() {
+        let mut programs = Programs::new(open().unwrap(), std::process::id()).unwrap();
+        let (server, client) =
+            (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let (at, to) = (client.local_addr().unwrap(), server.local_addr().unwrap());
+        // Others of this network may have more than one search looks at.
+        let _ = programs.program(at, to);
+        assert!(programs.links_left < LINKS_MAX);
+        programs.links_left = 1;
+        assert_eq!(programs.program(at, to), None);
+        assert_eq!(programs.links_left, 0);
+        assert_eq!(programs.program(at, to), None);
     }
 
     #[test]

@@ -29,7 +29,7 @@ const MINTED_BYTES: usize = 512;
 pub(crate) struct MintedCertificates {
     ecdsa: Key,
     rsa: Key,
-    /// For origins whose issuers are not trusted.
+    /// For origins whose issuers are not trusted, or whose names the authority may not sign.
     untrusted: MintAuthority,
     maker: CertificateMaker,
     /// By the digest of the authority's certificate, of the origin's, and of whether that is
@@ -76,16 +76,14 @@ impl MintedCertificates {
             KeyKind::Ecdsa => &self.ecdsa,
             KeyKind::Rsa => &self.rsa,
         };
-        let mut chain = Vec::new();
-        if is_trusted {
-            let signer = authority.authority()?;
-            chain.push(signer.mint(origin, &key.leaf)?);
-            if !signer.is_root() {
-                chain.extend(authority.chain().map(CertificateDer::into_owned));
+        let signed = is_trusted.then(|| signed(authority, origin, &key.leaf));
+        let chain = match signed {
+            // Some clients, as Java's, do not look at an authority's constraints.
+            None | Some(Err(LocalCaError::NoName)) => {
+                vec![self.untrusted.mint(origin, &key.leaf)?]
             }
-        } else {
-            chain.push(self.untrusted.mint(origin, &key.leaf)?);
-        }
+            Some(signed) => signed?,
+        };
         let is_held = chain.first().is_some_and(|leaf| leaf.len() <= MINTED_LEAF_BYTES_MAX);
         let pair = Pair {
             certified: CertifiedKey::new(chain, key.signing.clone()),
@@ -113,6 +111,20 @@ impl Key {
     }
 }
 
+/// The chain of a certificate like the origin's that the authority signs.
+fn signed(
+    authority: &Certificate,
+    origin: &CertificateDer<'_>,
+    key: &LeafKey,
+) -> Result<Vec<CertificateDer<'static>>, LocalCaError> {
+    let signer = authority.authority()?;
+    let mut chain = vec![signer.mint(origin, key)?];
+    if !signer.is_root() {
+        chain.extend(authority.chain().map(CertificateDer::into_owned));
+    }
+    Ok(chain)
+}
+
 fn number_of(authority: &Certificate, origin: &CertificateDer<'_>, is_trusted: bool) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in authority.chain() {
@@ -129,6 +141,7 @@ fn number_of(authority: &Certificate, origin: &CertificateDer<'_>, is_trusted: b
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use eyelet_local_ca::run_authority;
     use rcgen::{CertificateParams, KeyPair};
 
     use super::*;
@@ -157,5 +170,30 @@ mod tests {
         };
         assert!(shown(10));
         assert!(!shown(600));
+    }
+
+    #[test]
+    fn the_authority_does_not_sign_for_names_that_it_may_not_sign() {
+        let minted = MintedCertificates::new().unwrap();
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let run = run_authority(Some(&["a.example".to_owned()])).unwrap();
+        let pair = Pair {
+            certified: CertifiedKey::new(
+                vec![run.certificate.clone()],
+                signing_key(&run.key).unwrap(),
+            ),
+            key: run.key.clone_key().into(),
+            stamps: [Stamp::default(); 2],
+        };
+        let authority = minted.maker.make(pair, SourceId::NONE);
+        for (name, is_signed) in [("a.example", true), ("b.example", false)] {
+            let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            let origin = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            let shown = minted.of(&authority[0], (origin.der(), true), &budget).unwrap();
+            let leaf = shown[0].chain().next().unwrap();
+            let issuer = b"Eyelet: the issuer of the origin's certificate is not trusted";
+            let is_untrusted = leaf.windows(issuer.len()).any(|part| part == issuer);
+            assert_eq!(is_untrusted, !is_signed, "{name}");
+        }
     }
 }

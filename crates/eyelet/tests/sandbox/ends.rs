@@ -6,6 +6,8 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -13,6 +15,8 @@ use serde_json::Value;
 use crate::ground::{Sandbox, is_possible, report};
 use crate::support::{Folder, SOON, Upstream, need, output, until};
 
+/// The time for which a reader is late: longer than a starved thread waits for its turn.
+const LATE: Duration = Duration::from_secs(2);
 const HOSTS: [(&str, &str); 1] = [("app.test", "127.0.0.1")];
 
 #[test]
@@ -34,6 +38,26 @@ fn the_exit_status_is_that_of_the_command() {
         assert_eq!(ran.status.code(), Some(status), "{command:?}: {}", ran.text);
         assert!(ran.text.contains(said), "{command:?}: {}", ran.text);
     }
+}
+
+/// Whoever reads standard error is late, and the command has filled its pipe.
+#[test]
+fn the_summary_waits_for_its_reader() {
+    if !is_possible() {
+        return;
+    }
+    let folder = Folder::new();
+    let mut command = Sandbox::new(&folder, &HOSTS, "app.test").command;
+    // A pipe takes 64 KiB (pipe(7)).
+    let fill = "head -c 65536 /dev/zero | tr '\\0' x >&2; touch filled";
+    command.args(["--", "sh", "-c", fill]).stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    until("a full pipe", || folder.path().join("filled").exists().then_some(()));
+    thread::sleep(LATE);
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(said.contains("connections: 0, names: 0"), "{}", said.trim_start_matches('x'));
 }
 
 #[test]
@@ -128,7 +152,7 @@ fn a_list_is_learnt_and_a_dry_run_tells_what_it_would_refuse() {
     let Ok(web) = TcpListener::bind("127.0.0.1:80") else {
         return crate::support::program::skip("port 80 is taken");
     };
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         for mut stream in web.incoming().flatten() {
             let _ = stream.read(&mut [0; 4096]);
             let _ = stream

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::ground::{NOBODY, Sandbox, is_possible, report, with_hosts};
 use crate::support::pki::Kind;
-use crate::support::program::{python_with, skip};
+use crate::support::program::{Said, python_with, skip};
 use crate::support::{Folder, Pki, SOON, Talk, Upstream, need, output};
 
 const HOSTILE: &str = include_str!("../programs/hostile.py");
@@ -167,6 +167,23 @@ const TRIES: &[(&str, Shown)] = &[
     ("key_is_asked_for", Shown::Nowhere("no program answers it")),
 ];
 
+/// Tries that get out of a sandbox whose list counts for nothing.
+const BY_THE_LIST: &[&str] = &[
+    "dns_other_name",
+    "dns_other_name_v6",
+    "dns_below_listed_name",
+    "sni_of_other_name",
+    "sni_of_other_name_at_any_address",
+    "sni_of_mixed_addresses",
+    "hello_in_pieces",
+    "hello_in_records",
+    "hello_with_ech",
+    "http_host_of_other_name",
+    "http_url_of_other_name",
+    "http_second_request",
+    "http_upgrade",
+];
+
 /// Between two looks at what somebody says.
 const POLL: Duration = Duration::from_millis(5);
 /// The user of [`NOBODY`].
@@ -257,11 +274,7 @@ impl Outside {
             command.arg("--alone");
         }
         let said = output(command.args(&names));
-        let is_out = |name: &&&str| {
-            let out = format!("{name}: OUT");
-            said.text.lines().any(|line| line.starts_with(&out))
-        };
-        let held: Vec<_> = names.iter().filter(|name| !is_out(name)).collect();
+        let held: Vec<_> = names.iter().filter(|name| !gets_out(&said, name)).collect();
         assert!(held.is_empty(), "{held:?} do not get out:\n{}", said.text);
     }
 }
@@ -349,6 +362,30 @@ fn app(pki: &Pki) -> Upstream {
         let _ = tls.read(&mut request);
         let _ = tls.write_all(format!("served {name:?}").as_bytes());
     })
+}
+
+/// The list is what holds these: the same sandbox lets them out where it refuses no name, and where
+/// names may lead to this host.
+#[test]
+fn tries_get_out_of_a_sandbox_without_its_list() {
+    let Some(python) = python() else { return };
+    let pki = Pki::new();
+    let (tls, plain) = (app(&pki), Upstream::http());
+    let (tls, plain) = (tls.address.port(), plain.address.port());
+    let outside = Outside::new(pki.folder, python, (tls, plain));
+    let list = format!("app.test:{tls}\napp.test:{plain}\n");
+    let mut sandbox = Sandbox::new(&outside.folder, &HOSTS, &list).flag("--dry-run");
+    sandbox = sandbox.option("--allow-private", "127.0.0.0/8");
+    outside.prepare(&mut sandbox.command);
+    let said = sandbox.run(&[&[python, "hostile.py", "settings.json"], BY_THE_LIST].concat());
+    let held: Vec<_> = BY_THE_LIST.iter().filter(|name| !gets_out(&said, name)).collect();
+    assert!(held.is_empty(), "{held:?} do not get out:\n{}", said.text);
+}
+
+/// True if a try has got out.
+fn gets_out(said: &Said, name: &str) -> bool {
+    let out = format!("{name}: OUT");
+    said.text.lines().any(|line| line.starts_with(&out))
 }
 
 /// Runs all tries in a sandbox that is started by these arguments. Each must be held.

@@ -1,6 +1,6 @@
 //! What is on the list is reached, and nothing else.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::ground::{Sandbox, is_possible, report};
 use crate::support::pki::Kind;
@@ -8,9 +8,12 @@ use crate::support::program::skip;
 use crate::support::{Folder, Pki, Upstream, need};
 
 const HOSTS: [(&str, &str); 2] = [("app.test", "127.0.0.1"), ("other.test", "127.0.0.1")];
-/// A command that is refused has ended by then, with its sandbox: some tenths of a second where
-/// nothing else runs.
-const REFUSED_WITHIN: Duration = Duration::from_secs(5);
+/// One of several tries that are refused takes less, by curl's own clock, even where much else
+/// runs. A client that waits for an answer waits for some seconds in each.
+const REFUSED_WITHIN_S: f64 = 1.0;
+/// The time that a program may take between its connection and its hello on a machine under load:
+/// more than an edge that strangers reach gives them.
+const STARVED: Duration = Duration::from_secs(6);
 
 #[test]
 fn a_listed_name_is_reached_by_tls_and_http_at_its_port() {
@@ -123,19 +126,49 @@ fn what_is_refused_fails_at_once_and_the_summary_says_why() {
     }
     let (folder, app) = (Folder::new(), Upstream::http());
     let port = app.address.port();
-    for (command, said) in [
-        (format!("curl -sS http://other.test:{port}/"), "other.test: not on the list, "),
+    for (words, said) in [
+        (format!("http://other.test:{port}/"), "other.test: not on the list, "),
         (
-            format!("curl -sS --connect-to ::app.test: http://other.test:{port}/"),
-            &*format!("other.test:{port}: no rule with plain_http for this name, once"),
+            format!("--connect-to ::app.test: http://other.test:{port}/"),
+            &*format!("other.test:{port}: no rule with plain_http for this name, 5 times"),
         ),
-        (format!("curl -sSk https://app.test:{}/", port ^ 1), "never dialled: 1"),
+        (format!("-k https://app.test:{}/", port ^ 1), "never dialled: 1"),
     ] {
-        let began = Instant::now();
-        let ran = Sandbox::new(&folder, &HOSTS, &format!("app.test:{port}")).script(&command);
-        assert!(ran.text.contains(said), "{command}: {}", ran.text);
-        assert!(began.elapsed() < REFUSED_WITHIN, "{command}: {:?}", began.elapsed());
+        let script = format!(
+            "for try in 1 2 3 4 5; do curl -sS -w 'took %{{time_total}} s\n' {words}; done"
+        );
+        let ran = Sandbox::new(&folder, &HOSTS, &format!("app.test:{port}")).script(&script);
+        assert!(ran.text.contains(said), "{words}: {}", ran.text);
+        let took = ran.text.lines().filter_map(|line| line.split_once("took ")?.1.split_once(" s"));
+        let took: Vec<f64> = took.map(|(seconds, _)| seconds.parse().unwrap()).collect();
+        assert_eq!(took.len(), 5, "{words}: {}", ran.text);
+        assert!(took.iter().any(|took| *took < REFUSED_WITHIN_S), "{words}: {took:?}");
     }
+}
+
+#[test]
+fn a_client_that_is_starved_before_its_hello_is_served() {
+    if !is_possible() || !need("python3") {
+        return;
+    }
+    let pki = Pki::new();
+    let app = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
+    let port = app.address.port();
+    let script = format!(
+        "import http.client, socket, ssl, time\n\
+         held = socket.create_connection((\"app.test\", {port}))\n\
+         time.sleep({})\n\
+         context = ssl.create_default_context(cafile=\"ca.pem\")\n\
+         held = context.wrap_socket(held, server_hostname=\"app.test\")\n\
+         held.sendall(b\"GET /late HTTP/1.0\\r\\n\\r\\n\")\n\
+         answer = http.client.HTTPResponse(held)\n\
+         answer.begin()\n\
+         print(answer.read())",
+        STARVED.as_secs()
+    );
+    let sandbox = Sandbox::new(&pki.folder, &HOSTS, &format!("app.test:{port}"));
+    let ran = sandbox.run(&["python3", "-c", &script]);
+    assert!(ran.status.success() && ran.text.contains("GET /late HTTP"), "{}", ran.text);
 }
 
 #[test]

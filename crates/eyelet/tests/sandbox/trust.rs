@@ -187,7 +187,7 @@ fn the_authority_has_the_names_of_the_list_and_no_key_that_can_be_read() {
     let opened = Opened::new();
     let said = opened.says(
         "app.test",
-        "openssl x509 -noout -text -in /run/eyelet/authority.pem; \
+        "exec 2>&1; openssl x509 -noout -text -in /run/eyelet/authority.pem; \
          grep -rl 'PRIVATE KEY' /run /tmp /proc/self/environ /proc/self/fd 2>/dev/null; \
          ls /run/eyelet; env | grep -c /run/eyelet/; \
          cat /proc/[0-9]*/environ 2>/dev/null | grep -c 'PRIVATE'; \

@@ -21,6 +21,9 @@ pub(super) const UNLISTED: &str = "not on the list";
 pub(super) const HTTP: u16 = 80;
 /// The port of HTTPS.
 pub(super) const HTTPS: u16 = 443;
+/// The time that a client has until its hello is whole, and after it until its handshake is. Nobody
+/// else shares the edge, and a program that builds may connect long before it has its turn again.
+const CLIENT_TIMEOUT: &str = "30s";
 /// A network in which nobody can be dialled: a rule with an empty one guards nothing.
 const NOBODY: &str = "255.255.255.255/32";
 /// The name that leads to this host, if an entry says it.
@@ -110,6 +113,8 @@ impl RunServing<'_> {
     fn text(&self, addresses: &[SocketAddr], placeholders: &mut Placeholders) -> String {
         // It terminates nothing, so it needs no keys for tickets.
         let mut text = String::from("workers = 1\n\n[tickets]\nenabled = false\n\n");
+        let _ = writeln!(text, "[limits]\nhello_timeout = \"{CLIENT_TIMEOUT}\"");
+        let _ = writeln!(text, "handshake_timeout = \"{CLIENT_TIMEOUT}\"\n");
         for address in addresses {
             let _ = writeln!(text, "[[listener]]\naddress = \"{address}\"");
             let _ = writeln!(text, "kind = \"tproxy\"\nplain_http = true\n");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use eyelet_config::RunAuthority;
@@ -168,13 +169,20 @@ impl RunTrust {
         self.variables.push((JAVA.into(), options));
     }
 
-    /// The variables as lines of a shell.
-    pub fn lines(&self) -> String {
-        let line = |(name, value): &(OsString, OsString)| {
-            let value = value.to_string_lossy().replace('\'', "'\\''");
-            format!("export {}='{value}'\n", name.to_string_lossy())
-        };
-        self.variables.iter().map(line).collect()
+    /// The variables as lines of a shell. A value of the caller may be no text.
+    pub fn lines(&self) -> Vec<u8> {
+        let mut lines = Vec::new();
+        for (name, value) in &self.variables {
+            lines.extend([b"export ", name.as_bytes(), b"='"].concat());
+            for byte in value.as_bytes() {
+                match byte {
+                    b'\'' => lines.extend(b"'\\''"),
+                    other => lines.push(*other),
+                }
+            }
+            lines.extend(b"'\n");
+        }
+        lines
     }
 }
 
@@ -266,10 +274,19 @@ mod tests {
             assert_eq!(content(name), format!("{pem}{with}"), "{name}");
         }
         assert!(value(JAVA).starts_with("-Xmx9m -Djavax.net.ssl.trustStore=/run/eyelet/"));
-        assert!(joined.lines().contains("export PIP_CERT='/run/eyelet/CURL_CA_BUNDLE.pem'\n"));
+        let lines = joined.lines();
+        let pip = b"export PIP_CERT='/run/eyelet/CURL_CA_BUNDLE.pem'\n";
+        assert!(lines.windows(pip.len()).any(|line| line == pip));
         let of_caller = trust(&[("SSL_CERT_FILE", &own)], system).unwrap();
         assert!(of_caller.files[0].content.ends_with(b"of own\n"));
         assert_eq!(of_caller.files.len(), 3);
+    }
+
+    #[test]
+    fn lines_for_a_shell_keep_each_byte() {
+        let value = OsStr::from_bytes(b"-Da='\xff'").to_owned();
+        let trust = RunTrust { variables: vec![(JAVA.into(), value)], ..RunTrust::default() };
+        assert_eq!(trust.lines(), b"export JAVA_TOOL_OPTIONS='-Da='\\''\xff'\\'''\n");
     }
 
     #[test]

@@ -118,7 +118,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         if trust.authority.is_none() {
             screen.say("no rule mints certificates for a name that may be reached: no variables");
         }
-        io::stdout().write_all(trust.lines().as_bytes())?;
+        io::stdout().write_all(&trust.lines())?;
         return Ok(0);
     }
     // They are opened before the command could put something in their place.
