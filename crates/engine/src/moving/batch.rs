@@ -147,8 +147,13 @@ pub fn next(
         let room = SocketRoom::of(worker, descriptors_max, taken.sockets.len());
         match Parcel::detach(worker, key, room) {
             Ok(parcel) => {
-                taken.counts.push(parcel.counts(worker));
-                taken.add(parcel);
+                let state = parcel.encode();
+                if state.len() > MESSAGE_BYTES_MAX {
+                    keep_large(worker, parcel);
+                } else {
+                    taken.counts.push(parcel.counts(worker));
+                    taken.add(parcel, state);
+                }
             }
             // The next batch begins with it. A group of more than that has one of its own.
             Err(Stays::Sockets(sockets)) if has_one && sockets <= room.group_max => {
@@ -165,17 +170,25 @@ pub fn next(
     }
 }
 
-/// Places detached connections and groups into a worker, and returns their keys. Those that have no
-/// room there end.
-pub fn put_back(worker: &Rc<Worker>, parcels: impl IntoIterator<Item = Parcel>) -> Vec<Key> {
-    let mut keys = Vec::new();
+/// Places detached connections and groups into a worker. Returns the keys of the connections of
+/// each. Those that have no room there end.
+pub fn put_back(worker: &Rc<Worker>, parcels: impl IntoIterator<Item = Parcel>) -> Vec<Vec<Key>> {
+    let mut placed = Vec::new();
     for parcel in parcels {
         match parcel.attach(worker) {
-            Ok(attached) => keys.extend(attached),
+            Ok(keys) => placed.push(keys),
             Err(parcel) => parcel.close(worker),
         }
     }
-    keys
+    placed
+}
+
+/// Parks a group again that no message takes: the lengths of its names are not known before it is
+/// written.
+fn keep_large(worker: &Rc<Worker>, parcel: Parcel) {
+    let keys = put_back(worker, [parcel]).concat();
+    let why = || String::from("no message takes their states and names");
+    worker.moving.large.borrow_mut().add(&keys, why);
 }
 
 /// Resumes all active connections once: those of HTTP/2 that have no stream park themselves then.
@@ -293,8 +306,7 @@ impl Taken {
             || self.state_bytes >= BATCH_BYTES
     }
 
-    fn add(&mut self, parcel: Parcel) {
-        let state = parcel.encode();
+    fn add(&mut self, parcel: Parcel, state: Zeroizing<Vec<u8>>) {
         self.state_bytes += PREFIX_BYTES + state.len();
         let mut prefix = Zeroizing::new((state.len() as u32).to_be_bytes().to_vec());
         prefix.push(parcel.shared_sockets().count() as u8);
@@ -561,7 +573,7 @@ mod tests {
         drop(batch);
         let mut staying = Staying::new();
         let back = put_back(&old, parcels);
-        assert_eq!(back.len(), 4);
+        assert_eq!(back.concat().len(), 4);
         staying.add(&mut old.table.borrow_mut(), back);
         let rest = found(next(&old, 100, u32::MAX, far(), &staying));
         assert_eq!(rest.parcels.len(), 5, "those that stay are not taken again");
@@ -584,7 +596,7 @@ mod tests {
         let old = worker();
         (0..3 * CLOCK_SLOTS).for_each(|_| _ = terminated(&old));
         let (mut staying, keys) = (Staying::new(), old.table.borrow().keys());
-        staying.add(&mut old.table.borrow_mut(), keys);
+        staying.add(&mut old.table.borrow_mut(), vec![keys]);
         let (mut left, mut parts) = (old.table.borrow().slots(), 0);
         while let SearchResult::NotThrough(looked) = next(&old, 100, left, Instant::now(), &staying)
         {

@@ -86,7 +86,7 @@ impl Stepper {
         let (read, taken) = batch::admit(to, arriving, true).unwrap();
         if fails {
             drop(taken);
-            let back = batch::put_back(&self.worker, parcels).len();
+            let back = batch::put_back(&self.worker, parcels).concat().len();
             return Moved { back, ..Moved::default() };
         }
         let has_exchange = |detached: &&Detached| match detached.exchange() {
@@ -100,7 +100,8 @@ impl Stepper {
         let sent = parcels.into_iter().enumerate();
         let back: Vec<_> = sent.filter(|(nth, _)| read.refused.contains(nth)).collect();
         batch::put_back(to, taken);
-        let back = batch::put_back(&self.worker, back.into_iter().map(|(_, one)| one)).len();
+        let back = batch::put_back(&self.worker, back.into_iter().map(|(_, one)| one));
+        let back = back.concat().len();
         Moved { connections: read.taken, with_exchange, in_groups, back, why: read.why }
     }
 }
