@@ -224,7 +224,7 @@ pub fn count(batch: &ConnectionBatch) -> usize {
 /// If no worker is left, or it is too slow.
 pub fn deliver(
     arrivals: &Arrivals,
-    batch: ConnectionBatch,
+    mut batch: ConnectionBatch,
     may_go_back: bool,
     within: Duration,
 ) -> io::Result<Delivered> {
@@ -232,6 +232,7 @@ pub fn deliver(
     workers.sort_by_key(|(_, counters)| counters.connections.value());
     let (read, is_read) = sync_channel(1);
     let (commit, committed) = oneshot::channel();
+    batch.count(&arrivals.room.process.budget);
     let mut unsent = Some(Arrival { batch, may_go_back, read, committed });
     let mut error = ErrorKind::BrokenPipe;
     for (worker, _) in workers {
@@ -339,13 +340,18 @@ impl Taken {
 /// [`BatchError`]. All are dropped then.
 pub fn admit(
     worker: &Worker,
-    batch: ConnectionBatch,
+    mut batch: ConnectionBatch,
     may_go_back: bool,
 ) -> Result<(BatchRead, Vec<Parcel>), BatchError> {
+    batch.count(&worker.process.budget);
+    let mut message = (batch.group.take(), batch.counted.take());
+    let decoded = if message.0.is_some() { vec![decode_group(batch)] } else { decode(batch)? };
     let mut batch_read = BatchRead::default();
     let mut parcels = Vec::new();
-    for (index, decoded) in decode(batch)?.into_iter().enumerate() {
+    for (index, decoded) in decoded.into_iter().enumerate() {
         let decoded = decoded.and_then(|parcel| pack(worker, parcel));
+        // It counts itself from here on.
+        message = (None, None);
         let taken = decoded.map_err(RefusalReason::from).and_then(|mut parcel| {
             let (has_room, count) = (parcel.reserve(worker), parcel.connections().len());
             if has_room || !may_go_back {
@@ -397,14 +403,13 @@ fn pack_state(worker: &Worker, mut detached: Detached) -> Result<Detached, Impor
     Ok(detached)
 }
 
+/// Reads a group that came in parts.
+fn decode_group(batch: ConnectionBatch) -> Result<Parcel, ImportError> {
+    DetachedGroup::decode(&batch.states, batch.sockets).map(Parcel::Group)
+}
+
 /// Reads all connections and groups of a batch.
 fn decode(batch: ConnectionBatch) -> Result<Vec<Result<Parcel, ImportError>>, BatchError> {
-    if let Some(room) = batch.group {
-        // Its worker counts it from here on.
-        drop(room);
-        let group = DetachedGroup::decode(&batch.states, batch.sockets);
-        return Ok(vec![group.map(Parcel::Group)]);
-    }
     let mut parcels = Vec::with_capacity(batch.sockets.len());
     let (mut rest, mut sockets) = (&batch.states[..], batch.sockets.into_iter());
     while let Some((prefix, behind)) = rest.split_first_chunk::<PREFIX_BYTES>() {

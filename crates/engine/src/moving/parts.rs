@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use eyelet_memory::budget::{Account, Budget, Counted};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -26,12 +27,20 @@ pub struct ConnectionBatch {
     /// The room of a group that came in parts, until its worker counts it. All of the states is its
     /// message.
     pub group: Option<Room>,
+    /// Its states in the budget, until its worker counts what it has read of them.
+    pub counted: Option<Counted>,
 }
 
 impl ConnectionBatch {
     /// One message's.
     pub fn new(states: Zeroizing<Vec<u8>>, sockets: Vec<OwnedFd>) -> Self {
-        Self { states, sockets, group: None }
+        Self { states, sockets, group: None, counted: None }
+    }
+
+    /// Has a budget count its states.
+    pub fn count(&mut self, budget: &Arc<Budget>) {
+        let bytes = self.states.len();
+        self.counted.get_or_insert_with(|| Counted::of(budget, Account::Relayed, bytes));
     }
 }
 
@@ -204,11 +213,8 @@ impl IncomingGroup {
             return Ok(GroupProgress::More(self));
         }
         let states = Zeroizing::new(message.to_vec());
-        Ok(GroupProgress::Whole(ConnectionBatch {
-            states,
-            sockets: self.sockets,
-            group: Some(self.room),
-        }))
+        let whole = ConnectionBatch::new(states, self.sockets);
+        Ok(GroupProgress::Whole(ConnectionBatch { group: Some(self.room), ..whole }))
     }
 }
 

@@ -38,7 +38,11 @@ struct Link {
 /// The streams of a connection: each is of a link.
 type Streams = Vec<(Rc<Link>, u32)>;
 
-struct Linking(Rc<Worker>, /** How often links were looked at. */ Cell<usize>);
+struct Linking(
+    Rc<Worker>,
+    /** How often links were looked at. */ Cell<usize>,
+    /** Descriptors and bytes that counted when links were read. */ Cell<(usize, usize)>,
+);
 
 impl Program for Linking {
     fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
@@ -89,6 +93,9 @@ impl Program for Linking {
         links: &[DetachedLink],
         connections: &[(KeptExchanges<'_>, &[StreamRef])],
     ) -> bool {
+        let process = &self.0.process;
+        let bytes = process.budget.used_by(Account::Relayed);
+        self.2.set((process.descriptors.load(Relaxed), bytes));
         !connections.is_empty() && links.iter().all(|link| link.state[0] != UNREADABLE)
     }
 
@@ -143,7 +150,7 @@ fn new_link(number: u8, socket: OwnedFd) -> Rc<Link> {
 
 fn serving() -> (Rc<Worker>, Rc<Linking>) {
     let worker = worker();
-    let program = Rc::new(Linking(worker.clone(), Cell::new(0)));
+    let program = Rc::new(Linking(worker.clone(), Cell::new(0), Cell::default()));
     worker.serve(&program);
     (worker, program)
 }

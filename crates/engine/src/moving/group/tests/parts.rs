@@ -34,7 +34,7 @@ fn roomy() -> (Rc<Worker>, Rc<Linking>) {
 /// It has a batch of its own.
 #[test]
 fn a_group_of_several_parts_moves_whole() {
-    let ((old, _old), (new, _new)) = (roomy(), roomy());
+    let ((old, _old), (new, program)) = (roomy(), roomy());
     let small = park_on(&old, &[&new_link(9, eyelet_sys::socket::pair().unwrap().0)]);
     let (_link, connections) = large(&old, MANY);
     let alone = found(&old).unwrap();
@@ -49,6 +49,11 @@ fn a_group_of_several_parts_moves_whole() {
     let (read, taken) = batch::admit(&new, arriving, true).unwrap();
     assert_eq!((read.taken, &read.refused[..]), (MANY, &[][..]));
     check_room(&new, MANY, MANY + 1);
+    let message = detachment.batch.states.len();
+    let (descriptors, bytes) = program.2.get();
+    assert!(descriptors == MANY + 1 && bytes >= message, "it counts while it is read: {bytes}");
+    let held = new.process.budget.used_by(Account::Relayed);
+    assert!(held < message, "its message is gone: {held} of {message}");
     drop(detachment);
     let keys = batch::put_back(&new, taken).concat();
     check_counts(&new, MANY, MANY);
