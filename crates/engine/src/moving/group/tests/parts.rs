@@ -44,7 +44,7 @@ fn a_group_of_several_parts_moves_whole() {
     assert_eq!(detachment.batch.sockets.len(), MANY + 1);
     let group = detachment.batch.group.unwrap();
     assert_eq!(parts(group, &detachment.batch).count(), PARTS);
-    let arriving = arriving(&detachment.batch, &new);
+    let arriving = arriving(&detachment.batch, &new).unwrap();
     assert_eq!(batch::count(&arriving), 1);
     let (read, taken) = batch::admit(&new, arriving, true).unwrap();
     assert_eq!((read.taken, &read.refused[..]), (MANY, &[][..]));
@@ -120,7 +120,8 @@ fn a_group_of_several_parts_without_room_comes_back_whole() {
             let refused = IncomingGroup::begin(&first.body, &[], &room_of(&new)).err();
             assert_eq!(refused, Some(PartFault::NoRoom(MANY as u16 + 1)));
         } else {
-            let (read, taken) = batch::admit(&new, arriving(&batch, &new), true).unwrap();
+            let arriving = arriving(&batch, &new).unwrap();
+            let (read, taken) = batch::admit(&new, arriving, true).unwrap();
             let why = Some(RefusalReason::NoRoom);
             assert_eq!((&read.refused[..], read.why), (&[0][..], why), "{case}");
             assert!(taken.is_empty());
