@@ -21,11 +21,11 @@ use crate::departure::{BATCH_BYTES, BATCH_DESCRIPTORS_MAX, LeavingBatch, ParcelC
 use crate::moving::group::{DetachedGroup, SocketRoom};
 use crate::moving::handover::{Detached, ImportError, MESSAGE_BYTES_MAX, Stays};
 use crate::moving::parcel::Parcel;
-use crate::moving::parts::{ConnectionBatch, DescriptorRoom};
+use crate::moving::parts::ConnectionBatch;
 use crate::moving::staying::Staying;
 use crate::ready::FURTHER_MAX;
 use crate::table::{Slot, SlotState};
-use crate::worker::Worker;
+use crate::worker::{Process, Worker};
 
 /// Descriptors of a connection without further sockets: the client's and the upstream's. The
 /// smallest batch has so many.
@@ -83,8 +83,8 @@ pub struct Arrival {
 pub struct Arrivals {
     /// For each worker a queue and its counters.
     pub workers: Vec<(Sender<Arrival>, Arc<Counters>)>,
-    /// The descriptors that groups in parts may take.
-    pub room: DescriptorRoom,
+    /// The process, which counts what is on its way to them.
+    pub process: Arc<Process>,
 }
 
 /// The part of a batch that a worker takes, and what has it serve that. Otherwise why it takes
@@ -232,7 +232,7 @@ pub fn deliver(
     workers.sort_by_key(|(_, counters)| counters.connections.value());
     let (read, is_read) = sync_channel(1);
     let (commit, committed) = oneshot::channel();
-    batch.count(&arrivals.room.process.budget);
+    batch.count(&arrivals.process.budget);
     let mut unsent = Some(Arrival { batch, may_go_back, read, committed });
     let mut error = ErrorKind::BrokenPipe;
     for (worker, _) in workers {

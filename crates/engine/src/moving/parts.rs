@@ -114,15 +114,6 @@ pub enum PartFault {
     NoRoom(u16),
 }
 
-/// The descriptors of a process.
-#[derive(Clone)]
-pub struct DescriptorRoom {
-    /// The process, which counts them.
-    pub process: Arc<Process>,
-    /// Most of them.
-    pub descriptors_max: usize,
-}
-
 /// A group of which parts are missing. Dropping it closes the sockets that have come.
 pub struct IncomingGroup {
     group: u64,
@@ -157,14 +148,14 @@ fn read(bytes: &[u8]) -> Result<PartV8<'_>, PartFault> {
 }
 
 impl IncomingGroup {
-    /// A group whose first part has come. It takes the room for all of its sockets.
+    /// A group whose first part has come. It takes the room for all of its sockets in a process.
     ///
     /// # Errors
     /// [`PartFault`]. With [`PartFault::NoRoom`] it may be offered again.
     pub fn begin(
         bytes: &[u8],
         sockets: &[OwnedFd],
-        room: &DescriptorRoom,
+        process: &Arc<Process>,
     ) -> Result<Self, PartFault> {
         let PartV8 { group, part, sockets: all, message } = read(bytes)?;
         if part != 0 {
@@ -179,8 +170,8 @@ impl IncomingGroup {
         if !sockets.is_empty() {
             return Err(PartFault::Sockets { due: 0, got: sockets.len() });
         }
-        let DescriptorRoom { process, descriptors_max } = room;
-        if process.descriptors.load(Relaxed) + usize::from(all) > *descriptors_max {
+        let descriptors = process.descriptors.load(Relaxed) + usize::from(all);
+        if descriptors > process.descriptors_max.load(Relaxed) {
             return Err(PartFault::NoRoom(all));
         }
         let room = Room::take(process, 0, all.into());

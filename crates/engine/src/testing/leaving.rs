@@ -11,8 +11,7 @@ use crate::departure::LeavingBatch;
 use crate::moving::batch::{self, Detachment, RefusalReason, SearchResult};
 use crate::moving::handover::Detached;
 use crate::moving::parcel::Parcel;
-use crate::moving::parts::{ConnectionBatch, DescriptorRoom, GroupProgress};
-use crate::moving::parts::{IncomingGroup, PartFault, parts};
+use crate::moving::parts::{ConnectionBatch, GroupProgress, IncomingGroup, PartFault, parts};
 use crate::moving::staying::Staying;
 use crate::shedding::retired;
 use crate::worker::Worker;
@@ -45,10 +44,8 @@ pub fn arriving(batch: &LeavingBatch, to: &Worker) -> Option<ConnectionBatch> {
     let Some(group) = batch.group else {
         return Some(ConnectionBatch::new(batch.states.clone(), copies(&batch.sockets)));
     };
-    let descriptors_max = to.settings.get().descriptors_max;
-    let room = DescriptorRoom { process: to.process.clone(), descriptors_max };
     let mut parts = parts(group, batch);
-    let mut incoming = match IncomingGroup::begin(&parts.next().unwrap().body, &[], &room) {
+    let mut incoming = match IncomingGroup::begin(&parts.next().unwrap().body, &[], &to.process) {
         Err(PartFault::NoRoom(_)) => return None,
         begun => begun.unwrap(),
     };

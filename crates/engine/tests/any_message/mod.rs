@@ -10,7 +10,7 @@ use std::time::Duration;
 use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::moving::group::SocketRoom;
 use eyelet_engine::moving::parcel::Parcel;
-use eyelet_engine::moving::parts::{DescriptorRoom, GroupProgress, IncomingGroup};
+use eyelet_engine::moving::parts::{GroupProgress, IncomingGroup};
 use eyelet_engine::worker::{Process, Settings, Worker};
 use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
@@ -91,7 +91,6 @@ fn parcel(bytes: &[u8], edge: Vec<OwnedFd>) -> bool {
 /// Returns how many groups were whole and read.
 pub fn group_in_parts(mut bytes: &[u8]) -> usize {
     let Some(worker) = worker() else { return 0 };
-    let room = DescriptorRoom { process: worker.process.clone(), descriptors_max: 1_000 };
     let mut incoming: Option<IncomingGroup> = None;
     let mut groups = 0;
     while let [l0, l1, count, rest @ ..] = bytes {
@@ -101,7 +100,7 @@ pub fn group_in_parts(mut bytes: &[u8]) -> usize {
         // One of the stored groups' is enough: more cost time.
         let Some((edge, _peers)) = sockets(usize::from(*count) % 8) else { break };
         incoming = match incoming.take() {
-            None => IncomingGroup::begin(part, &edge, &room).ok(),
+            None => IncomingGroup::begin(part, &edge, &worker.process).ok(),
             Some(it) => match it.add(part, edge) {
                 Ok(GroupProgress::More(more)) => Some(more),
                 Ok(GroupProgress::Whole(whole)) => {

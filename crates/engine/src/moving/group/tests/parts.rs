@@ -3,8 +3,9 @@
 use std::sync::mpsc::sync_channel;
 
 use super::*;
-use crate::moving::parts::{DescriptorRoom, GroupProgress, IncomingGroup, PartFault, parts};
+use crate::moving::parts::{GroupProgress, IncomingGroup, PartFault, parts};
 use crate::moving::search::Search;
+use crate::park::timeouts::take_settings;
 use crate::testing::leaving::arriving;
 
 /// Connections that share a link: with its socket they need three messages.
@@ -18,16 +19,11 @@ fn large(worker: &Rc<Worker>, count: usize) -> (Rc<Link>, Vec<(Key, OwnedFd)>) {
     (link, connections)
 }
 
-fn room_of(worker: &Worker) -> DescriptorRoom {
-    let descriptors_max = worker.settings.get().descriptors_max;
-    DescriptorRoom { process: worker.process.clone(), descriptors_max }
-}
-
 fn roomy() -> (Rc<Worker>, Rc<Linking>) {
     let serving = serving();
     let mut settings = serving.0.settings.get();
     (settings.connections_max, settings.descriptors_max) = (10_000, 10_000);
-    serving.0.settings.set(settings);
+    take_settings(&serving.0, settings);
     serving
 }
 
@@ -75,7 +71,7 @@ fn a_group_comes_back_whole_if_the_other_side_dies_at_any_part() {
             let sockets: Vec<OwnedFd> =
                 part.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
             let progress = match incoming.take() {
-                None => IncomingGroup::begin(&part.body, &sockets, &room_of(&new))
+                None => IncomingGroup::begin(&part.body, &sockets, &new.process)
                     .map(GroupProgress::More),
                 Some(it) => IncomingGroup::add(it, &part.body, sockets),
             };
@@ -113,11 +109,11 @@ fn a_group_of_several_parts_without_room_comes_back_whole() {
             "connections" => settings.connections_max = MANY - 1,
             _ => new.process.budget.take(Account::Relayed, (64 << 20) - MANY * 300 - 10_000),
         }
-        new.settings.set(settings);
+        take_settings(&new, settings);
         let Detachment { parcels, batch, .. } = found(&old).unwrap();
         if case == "descriptors" {
             let first = parts(batch.group.unwrap(), &batch).next().unwrap();
-            let refused = IncomingGroup::begin(&first.body, &[], &room_of(&new)).err();
+            let refused = IncomingGroup::begin(&first.body, &[], &new.process).err();
             assert_eq!(refused, Some(PartFault::NoRoom(MANY as u16 + 1)));
         } else {
             let arriving = arriving(&batch, &new).unwrap();
