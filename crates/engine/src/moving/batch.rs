@@ -344,14 +344,15 @@ pub fn admit(
     may_go_back: bool,
 ) -> Result<(BatchRead, Vec<Parcel>), BatchError> {
     batch.count(&worker.process.budget);
-    let mut message = (batch.group.take(), batch.counted.take());
-    let decoded = if message.0.is_some() { vec![decode_group(batch)] } else { decode(batch)? };
+    let mut message = Some((batch.group.take(), batch.counted.take()));
+    let is_group = message.as_ref().is_some_and(|(group, _)| group.is_some());
+    let decoded = if is_group { vec![decode_group(batch)] } else { decode(batch)? };
     let mut batch_read = BatchRead::default();
     let mut parcels = Vec::new();
     for (index, decoded) in decoded.into_iter().enumerate() {
         let decoded = decoded.and_then(|parcel| pack(worker, parcel));
         // It counts itself from here on.
-        message = (None, None);
+        drop(message.take());
         let taken = decoded.map_err(RefusalReason::from).and_then(|mut parcel| {
             let (has_room, count) = (parcel.reserve(worker), parcel.connections().len());
             if has_room || !may_go_back {
