@@ -76,8 +76,8 @@ impl Stepper {
         retired::begin(&self.worker);
     }
 
-    /// Moves what is parked, as far as one batch of so many descriptors takes it, into the worker of
-    /// another process. With `fails` that process dies before the commit, and all of it comes back.
+    /// Moves what is parked, as far as one batch of so many descriptors takes it, into the worker
+    /// of another process. With `fails` that process dies before the commit, and all comes back.
     pub fn move_parked(&self, to: &Rc<Worker>, descriptors_max: usize, fails: bool) -> Moved {
         let (end, slots) = (Instant::now() + SEARCH_TIME, self.worker.table.borrow().slots());
         let staying = Staying::new();

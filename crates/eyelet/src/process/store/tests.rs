@@ -52,7 +52,7 @@ fn recording(batches: Vec<LeavingBatch>, is_cut: bool) -> Recording {
 /// What a worker gets, which takes everything: the states, and how many sockets.
 type Got = Vec<(Vec<u8>, usize)>;
 
-/// Takes a recording with room for so many descriptors. Returns what the worker got, and the counts.
+/// Takes a recording with room for so many descriptors. Returns what the worker got, and counts.
 fn taken(recording: Recording, descriptors_max: usize) -> (Got, Taken, Arc<Process>) {
     let process = Arc::new(Process::new(Arc::new(Budget::new(64 << 20, 0))));
     process.descriptors_max.store(descriptors_max, Relaxed);
