@@ -63,6 +63,7 @@ const EVENTS: &[&str] = &[
     "an upstream stalls in the middle of a body",
     "fair weather",
     "one that came back",
+    "one that moved in parts",
     "one that moved with a shared connection",
     "short memory",
     "trailers",

@@ -185,7 +185,7 @@ mod tests {
 
     use rustls::sign::{CertifiedKey, SingleCertAndKey};
     use rustls::version::{TLS12, TLS13};
-    use rustls::{ClientConnection, ServerConfig, ServerConnection};
+    use rustls::{ClientConnection, HandshakeKind, ServerConfig, ServerConnection};
 
     use super::*;
 
@@ -256,20 +256,61 @@ mod tests {
                 let mut server = ServerConnection::new(config.into()).unwrap();
                 let name = ServerName::try_from("app.test").unwrap();
                 let mut client = ClientConnection::new(key_only().unwrap().into(), name).unwrap();
-                let mut failed = None;
-                while client.is_handshaking() && failed.is_none() {
-                    let mut said = Vec::new();
-                    client.write_tls(&mut said).unwrap();
-                    server.read_tls(&mut &said[..]).unwrap();
-                    server.process_new_packets().unwrap();
-                    said.clear();
-                    while server.wants_write() {
-                        server.write_tls(&mut said).unwrap();
-                    }
-                    client.read_tls(&mut &said[..]).unwrap();
-                    failed = client.process_new_packets().err();
+                let shaken = shake(&mut client, &mut server);
+                assert_eq!(shaken.is_ok(), is_believed, "{shaken:?}");
+            }
+        }
+    }
+
+    /// Does a handshake, and reads what the server sends behind it.
+    fn shake(client: &mut ClientConnection, server: &mut ServerConnection) -> Result<(), Error> {
+        while client.wants_write() || server.wants_write() {
+            let mut said = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut said).unwrap();
+            }
+            server.read_tls(&mut &said[..]).unwrap();
+            server.process_new_packets().unwrap();
+            said.clear();
+            while server.wants_write() {
+                server.write_tls(&mut said).unwrap();
+            }
+            client.read_tls(&mut &said[..]).unwrap();
+            client.process_new_packets()?;
+        }
+        Ok(())
+    }
+
+    /// A resumed session proves no key: the server that answers may be another one. Other clients
+    /// resume here.
+    #[test]
+    fn no_session_is_resumed() {
+        let made = rcgen::generate_simple_self_signed(["app.test".to_owned()]).unwrap();
+        for version in [&TLS12, &TLS13] {
+            let key = made.signing_key.serialize_der().try_into().unwrap();
+            let mut config = ServerConfig::builder_with_provider(PROVIDER.clone())
+                .with_protocol_versions(&[version])
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(vec![made.cert.der().clone()], key)
+                .unwrap();
+            config.ticketer = aws_lc_rs::Ticketer::new().unwrap();
+            let config = Arc::new(config);
+            let own = Arc::new(key_only().unwrap());
+            let mut other = key_only().unwrap();
+            other.resumption = Resumption::default();
+            for (client, expected) in
+                [(own, HandshakeKind::Full), (Arc::new(other), HandshakeKind::Resumed)]
+            {
+                let mut kind = None;
+                for _ in 0..2 {
+                    let name = ServerName::try_from("app.test").unwrap();
+                    let mut client = ClientConnection::new(client.clone(), name).unwrap();
+                    let mut server = ServerConnection::new(config.clone()).unwrap();
+                    shake(&mut client, &mut server).unwrap();
+                    kind = server.handshake_kind();
                 }
-                assert_eq!(failed.is_none(), is_believed, "{failed:?}");
+                assert_eq!(kind, Some(expected), "{version:?}");
             }
         }
     }

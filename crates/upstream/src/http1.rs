@@ -307,11 +307,12 @@ impl Http1Connection {
         }
     }
 
-    /// True if it may rest: nothing of a record has come that is not read, or waits to be sent.
-    pub fn may_rest(&self) -> bool {
+    /// True if it may rest: nothing of a record has come that is not read, or waits to be sent. If
+    /// it `has_ended`, that was passed on.
+    pub fn may_rest(&self, has_ended: bool) -> bool {
         match &self.socket {
             Socket::Plain(_) => true,
-            Socket::Tls(socket) => socket.may_rest(),
+            Socket::Tls(socket) => socket.may_rest(has_ended),
         }
     }
 

@@ -98,7 +98,7 @@ impl Socket {
     pub fn may_leave(&self) -> bool {
         match self {
             Self::Plain(_) => true,
-            Self::Tls(tls) => tls.may_rest(),
+            Self::Tls(tls) => tls.may_rest(false),
         }
     }
 
@@ -357,7 +357,7 @@ mod tests {
         let Socket::Tls(mut tls) = socket else { unreachable!() };
         let mut task = Context::from_waker(Waker::noop());
         for round in 0..3 {
-            assert!(tls.may_rest());
+            assert!(tls.may_rest(false));
             let (socket, resting) = tls.into_resting().unwrap();
             let connected = Connected { address: None, socket, registration: None, sent: 0 };
             let plain = Plain::new(&worker, connected).unwrap();
@@ -372,7 +372,7 @@ mod tests {
                 let mut read = Vec::new();
                 let polled = tls.poll_recv_by(&mut task, 3, |bytes| read.extend_from_slice(bytes));
                 assert!(matches!(polled, Poll::Ready(Ok(len)) if len == part.len()), "{polled:?}");
-                assert_eq!((&read[..], tls.may_rest()), (part, part == b"lo"));
+                assert_eq!((&read[..], tls.may_rest(false)), (part, part == b"lo"));
             }
             let sent =
                 tls.poll_write_vectored(&mut task, &[b"h", b"i"].map(|text| IoSlice::new(text)));

@@ -79,7 +79,7 @@ impl Http2Stream {
             dropped: 0,
             data_ended: state.is_request_done(),
             responded: state.is_answered(),
-            ended: false,
+            ended: state.has_upstream_ended(),
             stalled: false,
             is_shut: false,
             rests: false,
@@ -89,7 +89,7 @@ impl Http2Stream {
 
     /// True if its side may rest: the client has all so far.
     pub fn may_rest(&self) -> bool {
-        !self.ended && self.reads && self.streams.may_rest(self.id)
+        self.reads && self.streams.may_rest(self.id)
     }
 
     /// True if its deadline has passed, or it was quiet before.

@@ -207,11 +207,10 @@ impl StreamState {
         self.wake();
     }
 
-    /// True if nothing of it is held here and the client has all so far, so that its exchange may
-    /// rest.
+    /// True if nothing of it is held here and the client has all so far, the end too if there is
+    /// one, so that its exchange may rest.
     pub fn may_rest(&self, sealed: u64) -> bool {
-        !self.has_ended
-            && self.left.is_none()
+        self.left.is_none()
             && self.download.is_none()
             && self.base.is_clear()
             && self.trailers.is_none()

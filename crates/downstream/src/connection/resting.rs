@@ -125,16 +125,29 @@ impl RestingState {
             Self::AwaitsHead(RestingWait { upload, .. }) | Self::PassesDown(upload, _) => {
                 *upload == RestingUpload::Sent
             }
-            Self::WebSocket(websocket) => websocket.has_client_ended,
+            Self::WebSocket(websocket) => websocket.ended == Some(EndedSide::Client),
             Self::Switched(_) => true,
         }
     }
 
-    /// True if TLS to the upstream of an exchange at this step is like that: we have ended our side
-    /// where nothing more goes up.
+    /// True if the upstream has ended its side, and the client has got that end.
+    pub fn has_upstream_ended(&self) -> bool {
+        self.ended_side() == Some(EndedSide::Upstream)
+    }
+
+    fn ended_side(&self) -> Option<EndedSide> {
+        match self {
+            Self::WebSocket(websocket) => websocket.ended,
+            Self::AwaitsHead(..) | Self::PassesDown(..) | Self::Switched(_) => None,
+        }
+    }
+
+    /// True if TLS to the upstream of an exchange at this step is like that: one side has ended it
+    /// where nothing more comes from there.
     fn fits(&self, tls: &RestingTls) -> bool {
-        let has_ended = matches!(self, Self::WebSocket(websocket) if websocket.has_client_ended);
-        tls.session.write_closed() == has_ended
+        let ended = self.ended_side();
+        tls.session.write_closed() == (ended == Some(EndedSide::Client))
+            && tls.session.read_closed() == (ended == Some(EndedSide::Upstream))
     }
 
     /// Bytes of the response's body so far.
@@ -170,9 +183,10 @@ impl RestTimeout {
         Some(match form.state {
             StateV1::AwaitsHead { upload: UploadV1::Sent, .. } => Self::Upstream,
             StateV1::AwaitsHead { .. } | StateV1::PassesDown { .. } => Self::Body,
-            StateV1::WebSocket { .. } | StateV1::EndedWebSocket { .. } | StateV1::Switched(_) => {
-                Self::Idle
-            }
+            StateV1::WebSocket { .. }
+            | StateV1::EndedWebSocket { .. }
+            | StateV1::WebSocketBehindUpstream { .. }
+            | StateV1::Switched(_) => Self::Idle,
         })
     }
 
@@ -207,15 +221,24 @@ pub enum RestingUpload {
     Open(Encoder),
 }
 
-/// A WebSocket whose upstream's side is open.
+/// The side of a WebSocket that has ended. The other one got that end, and goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndedSide {
+    /// The client's.
+    Client,
+    /// The upstream's.
+    Upstream,
+}
+
+/// A WebSocket of which one side at least is open.
 #[derive(Debug, PartialEq)]
 pub struct RestingWebSocket {
     /// Where the frames of its client and those of its upstream are.
     pub frames: [FrameReader; 2],
     /// Bytes that the upstream has sent so far.
     pub passed: u64,
-    /// The client has ended its side, and the upstream has got that end.
-    pub has_client_ended: bool,
+    /// The side that has ended.
+    pub ended: Option<EndedSide>,
 }
 
 /// A response's body that passes down unchanged.
@@ -278,6 +301,11 @@ enum StateV1<'a> {
     Switched(Option<[Option<[u8; EXPORT_BYTES]>; 2]>),
     /// A WebSocket whose client has ended its side.
     EndedWebSocket {
+        frames: [Option<[u8; EXPORT_BYTES]>; 2],
+        passed: u64,
+    },
+    /// A WebSocket whose upstream has ended its side.
+    WebSocketBehindUpstream {
         frames: [Option<[u8; EXPORT_BYTES]>; 2],
         passed: u64,
     },
@@ -433,11 +461,12 @@ impl<'a> StateV1<'a> {
                 why_not: download.why_not.map(WhyNot::text),
                 upload: (*upload).into(),
             },
-            RestingState::WebSocket(RestingWebSocket { frames, passed, has_client_ended }) => {
+            RestingState::WebSocket(RestingWebSocket { frames, passed, ended }) => {
                 let (frames, passed) = (exports(*frames), *passed);
-                match has_client_ended {
-                    false => Self::WebSocket { frames, passed },
-                    true => Self::EndedWebSocket { frames, passed },
+                match ended {
+                    None => Self::WebSocket { frames, passed },
+                    Some(EndedSide::Client) => Self::EndedWebSocket { frames, passed },
+                    Some(EndedSide::Upstream) => Self::WebSocketBehindUpstream { frames, passed },
                 }
             }
             RestingState::Switched(frames) => Self::Switched(frames.map(exports)),
@@ -478,8 +507,13 @@ impl<'a> StateV1<'a> {
                 };
                 (upload.into(), download)
             }
-            Self::WebSocket { frames, passed } => return websocket(frames, passed, false),
-            Self::EndedWebSocket { frames, passed } => return websocket(frames, passed, true),
+            Self::WebSocket { frames, passed } => return websocket(frames, passed, None),
+            Self::EndedWebSocket { frames, passed } => {
+                return websocket(frames, passed, Some(EndedSide::Client));
+            }
+            Self::WebSocketBehindUpstream { frames, passed } => {
+                return websocket(frames, passed, Some(EndedSide::Upstream));
+            }
             Self::Switched(None) => return Some(RestingState::Switched(None)),
             Self::Switched(Some(frames)) => {
                 return Some(RestingState::Switched(Some(readers(frames)?)));
@@ -521,10 +555,10 @@ fn exports(frames: [FrameReader; 2]) -> [Option<[u8; EXPORT_BYTES]>; 2] {
 fn websocket(
     frames: [Option<[u8; EXPORT_BYTES]>; 2],
     passed: u64,
-    has_client_ended: bool,
+    ended: Option<EndedSide>,
 ) -> Option<RestingState> {
     let frames = readers(frames).filter(|_| passed <= MOVED_BYTES_MAX)?;
-    Some(RestingState::WebSocket(RestingWebSocket { frames, passed, has_client_ended }))
+    Some(RestingState::WebSocket(RestingWebSocket { frames, passed, ended }))
 }
 
 fn readers(frames: [Option<[u8; EXPORT_BYTES]>; 2]) -> Option<[FrameReader; 2]> {

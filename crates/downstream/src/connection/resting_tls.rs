@@ -111,7 +111,7 @@ impl<'a> TlsV1<'a> {
             fill(behind, secret)?;
         }
         let session = Session::boxed_import(&exported[..]).ok()?;
-        if session.role() != Role::Client || session.read_closed() {
+        if session.role() != Role::Client {
             return None;
         }
         let info = match &self.agreed {

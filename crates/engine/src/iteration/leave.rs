@@ -45,7 +45,7 @@ impl Iterations {
         worker.moving.is_awaited.set(true);
         worker.moving.reads_below.set(reads_below);
         batch::wake_active(&worker);
-        let mut search = Search::new(batches, descriptors_max);
+        let mut search = Search::new(&worker, batches, descriptors_max);
         let (mut waiting, mut must_drain) = (Vec::new(), false);
         loop {
             if waiting.is_empty() && !must_drain {
@@ -119,14 +119,15 @@ impl Iterations {
         Ok(())
     }
 
-    /// Places connections that have not left, a few in each iteration. Returns their keys.
-    async fn put_back(&mut self, parcels: Vec<Parcel>) -> io::Result<Vec<Key>> {
-        let (mut parcels, mut keys) = (parcels.into_iter(), Vec::new());
+    /// Places what has not left, a few in each iteration. Returns the keys of the connections of
+    /// each.
+    async fn put_back(&mut self, parcels: Vec<Parcel>) -> io::Result<Vec<Vec<Key>>> {
+        let (mut parcels, mut placed) = (parcels.into_iter(), Vec::new());
         while parcels.len() > 0 {
-            keys.extend(batch::put_back(&self.worker, parcels.by_ref().take(PLACED_AT_ONCE)));
+            placed.extend(batch::put_back(&self.worker, parcels.by_ref().take(PLACED_AT_ONCE)));
             self.next(pin!(ready(()))).await?;
         }
-        Ok(keys)
+        Ok(placed)
     }
 
     /// The answer to a batch, or an order. `None`: neither, after an iteration.

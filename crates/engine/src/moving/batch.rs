@@ -21,11 +21,11 @@ use crate::departure::{BATCH_BYTES, BATCH_DESCRIPTORS_MAX, LeavingBatch, ParcelC
 use crate::moving::group::{DetachedGroup, SocketRoom};
 use crate::moving::handover::{Detached, ImportError, MESSAGE_BYTES_MAX, Stays};
 use crate::moving::parcel::Parcel;
-use crate::moving::parts::{ConnectionBatch, DescriptorRoom};
+use crate::moving::parts::ConnectionBatch;
 use crate::moving::staying::Staying;
 use crate::ready::FURTHER_MAX;
 use crate::table::{Slot, SlotState};
-use crate::worker::Worker;
+use crate::worker::{Process, Worker};
 
 /// Descriptors of a connection without further sockets: the client's and the upstream's. The
 /// smallest batch has so many.
@@ -83,8 +83,8 @@ pub struct Arrival {
 pub struct Arrivals {
     /// For each worker a queue and its counters.
     pub workers: Vec<(Sender<Arrival>, Arc<Counters>)>,
-    /// The descriptors that groups in parts may take.
-    pub room: DescriptorRoom,
+    /// The process, which counts what is on its way to them.
+    pub process: Arc<Process>,
 }
 
 /// The part of a batch that a worker takes, and what has it serve that. Otherwise why it takes
@@ -147,8 +147,13 @@ pub fn next(
         let room = SocketRoom::of(worker, descriptors_max, taken.sockets.len());
         match Parcel::detach(worker, key, room) {
             Ok(parcel) => {
-                taken.counts.push(parcel.counts(worker));
-                taken.add(parcel);
+                let state = parcel.encode();
+                if state.len() > MESSAGE_BYTES_MAX {
+                    keep_large(worker, parcel);
+                } else {
+                    taken.counts.push(parcel.counts(worker));
+                    taken.add(parcel, state);
+                }
             }
             // The next batch begins with it. A group of more than that has one of its own.
             Err(Stays::Sockets(sockets)) if has_one && sockets <= room.group_max => {
@@ -165,17 +170,25 @@ pub fn next(
     }
 }
 
-/// Places detached connections and groups into a worker, and returns their keys. Those that have no
-/// room there end.
-pub fn put_back(worker: &Rc<Worker>, parcels: impl IntoIterator<Item = Parcel>) -> Vec<Key> {
-    let mut keys = Vec::new();
+/// Places detached connections and groups into a worker. Returns the keys of the connections of
+/// each. Those that have no room there end.
+pub fn put_back(worker: &Rc<Worker>, parcels: impl IntoIterator<Item = Parcel>) -> Vec<Vec<Key>> {
+    let mut placed = Vec::new();
     for parcel in parcels {
         match parcel.attach(worker) {
-            Ok(attached) => keys.extend(attached),
+            Ok(keys) => placed.push(keys),
             Err(parcel) => parcel.close(worker),
         }
     }
-    keys
+    placed
+}
+
+/// Parks a group again that no message takes: the lengths of its names are not known before it is
+/// written.
+fn keep_large(worker: &Rc<Worker>, parcel: Parcel) {
+    let keys = put_back(worker, [parcel]).concat();
+    let why = || String::from("no message takes their states and names");
+    worker.moving.large.borrow_mut().add(&keys, why);
 }
 
 /// Resumes all active connections once: those of HTTP/2 that have no stream park themselves then.
@@ -211,7 +224,7 @@ pub fn count(batch: &ConnectionBatch) -> usize {
 /// If no worker is left, or it is too slow.
 pub fn deliver(
     arrivals: &Arrivals,
-    batch: ConnectionBatch,
+    mut batch: ConnectionBatch,
     may_go_back: bool,
     within: Duration,
 ) -> io::Result<Delivered> {
@@ -219,6 +232,7 @@ pub fn deliver(
     workers.sort_by_key(|(_, counters)| counters.connections.value());
     let (read, is_read) = sync_channel(1);
     let (commit, committed) = oneshot::channel();
+    batch.count(&arrivals.process.budget);
     let mut unsent = Some(Arrival { batch, may_go_back, read, committed });
     let mut error = ErrorKind::BrokenPipe;
     for (worker, _) in workers {
@@ -293,8 +307,7 @@ impl Taken {
             || self.state_bytes >= BATCH_BYTES
     }
 
-    fn add(&mut self, parcel: Parcel) {
-        let state = parcel.encode();
+    fn add(&mut self, parcel: Parcel, state: Zeroizing<Vec<u8>>) {
         self.state_bytes += PREFIX_BYTES + state.len();
         let mut prefix = Zeroizing::new((state.len() as u32).to_be_bytes().to_vec());
         prefix.push(parcel.shared_sockets().count() as u8);
@@ -327,13 +340,19 @@ impl Taken {
 /// [`BatchError`]. All are dropped then.
 pub fn admit(
     worker: &Worker,
-    batch: ConnectionBatch,
+    mut batch: ConnectionBatch,
     may_go_back: bool,
 ) -> Result<(BatchRead, Vec<Parcel>), BatchError> {
+    batch.count(&worker.process.budget);
+    let mut message = Some((batch.group.take(), batch.counted.take()));
+    let is_group = message.as_ref().is_some_and(|(group, _)| group.is_some());
+    let decoded = if is_group { vec![decode_group(batch)] } else { decode(batch)? };
     let mut batch_read = BatchRead::default();
     let mut parcels = Vec::new();
-    for (index, decoded) in decode(batch)?.into_iter().enumerate() {
+    for (index, decoded) in decoded.into_iter().enumerate() {
         let decoded = decoded.and_then(|parcel| pack(worker, parcel));
+        // It counts itself from here on.
+        drop(message.take());
         let taken = decoded.map_err(RefusalReason::from).and_then(|mut parcel| {
             let (has_room, count) = (parcel.reserve(worker), parcel.connections().len());
             if has_room || !may_go_back {
@@ -385,14 +404,13 @@ fn pack_state(worker: &Worker, mut detached: Detached) -> Result<Detached, Impor
     Ok(detached)
 }
 
+/// Reads a group that came in parts.
+fn decode_group(batch: ConnectionBatch) -> Result<Parcel, ImportError> {
+    DetachedGroup::decode(&batch.states, batch.sockets).map(Parcel::Group)
+}
+
 /// Reads all connections and groups of a batch.
 fn decode(batch: ConnectionBatch) -> Result<Vec<Result<Parcel, ImportError>>, BatchError> {
-    if let Some(room) = batch.group {
-        // Its worker counts it from here on.
-        drop(room);
-        let group = DetachedGroup::decode(&batch.states, batch.sockets);
-        return Ok(vec![group.map(Parcel::Group)]);
-    }
     let mut parcels = Vec::with_capacity(batch.sockets.len());
     let (mut rest, mut sockets) = (&batch.states[..], batch.sockets.into_iter());
     while let Some((prefix, behind)) = rest.split_first_chunk::<PREFIX_BYTES>() {
@@ -561,7 +579,7 @@ mod tests {
         drop(batch);
         let mut staying = Staying::new();
         let back = put_back(&old, parcels);
-        assert_eq!(back.len(), 4);
+        assert_eq!(back.concat().len(), 4);
         staying.add(&mut old.table.borrow_mut(), back);
         let rest = found(next(&old, 100, u32::MAX, far(), &staying));
         assert_eq!(rest.parcels.len(), 5, "those that stay are not taken again");
@@ -584,7 +602,7 @@ mod tests {
         let old = worker();
         (0..3 * CLOCK_SLOTS).for_each(|_| _ = terminated(&old));
         let (mut staying, keys) = (Staying::new(), old.table.borrow().keys());
-        staying.add(&mut old.table.borrow_mut(), keys);
+        staying.add(&mut old.table.borrow_mut(), vec![keys]);
         let (mut left, mut parts) = (old.table.borrow().slots(), 0);
         while let SearchResult::NotThrough(looked) = next(&old, 100, left, Instant::now(), &staying)
         {

@@ -138,9 +138,8 @@ pub fn detach(worker: &Rc<Worker>, key: Key, room: SocketRoom) -> Result<Detache
 /// that a search looks at a group once, and at a large one once in a while.
 fn find(worker: &Worker, first: Key, room: SocketRoom) -> Result<Partners, Stays> {
     let program = worker.program().ok_or(Stays::Shared)?;
-    if !worker.moving.large.borrow_mut().may_look(Instant::now()) {
-        return Err(Stays::Large);
-    }
+    let slots = worker.table.borrow().slots();
+    worker.moving.large.borrow_mut().forget_old(Instant::now(), slots as usize);
     let (mut found, mut at) = (Partners::of(first), 0);
     while let Some(key) = found.keys.get(at).copied() {
         let mut large = worker.moving.large.borrow_mut();

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use eyelet_memory::budget::{Account, Budget, Counted};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -26,12 +27,20 @@ pub struct ConnectionBatch {
     /// The room of a group that came in parts, until its worker counts it. All of the states is its
     /// message.
     pub group: Option<Room>,
+    /// Its states in the budget, until its worker counts what it has read of them.
+    pub counted: Option<Counted>,
 }
 
 impl ConnectionBatch {
     /// One message's.
     pub fn new(states: Zeroizing<Vec<u8>>, sockets: Vec<OwnedFd>) -> Self {
-        Self { states, sockets, group: None }
+        Self { states, sockets, group: None, counted: None }
+    }
+
+    /// Has a budget count its states.
+    pub fn count(&mut self, budget: &Arc<Budget>) {
+        let bytes = self.states.len();
+        self.counted.get_or_insert_with(|| Counted::of(budget, Account::Relayed, bytes));
     }
 }
 
@@ -105,15 +114,6 @@ pub enum PartFault {
     NoRoom(u16),
 }
 
-/// The descriptors of a process.
-#[derive(Clone)]
-pub struct DescriptorRoom {
-    /// The process, which counts them.
-    pub process: Arc<Process>,
-    /// Most of them.
-    pub descriptors_max: usize,
-}
-
 /// A group of which parts are missing. Dropping it closes the sockets that have come.
 pub struct IncomingGroup {
     group: u64,
@@ -148,14 +148,14 @@ fn read(bytes: &[u8]) -> Result<PartV8<'_>, PartFault> {
 }
 
 impl IncomingGroup {
-    /// A group whose first part has come. It takes the room for all of its sockets.
+    /// A group whose first part has come. It takes the room for all of its sockets in a process.
     ///
     /// # Errors
     /// [`PartFault`]. With [`PartFault::NoRoom`] it may be offered again.
     pub fn begin(
         bytes: &[u8],
         sockets: &[OwnedFd],
-        room: &DescriptorRoom,
+        process: &Arc<Process>,
     ) -> Result<Self, PartFault> {
         let PartV8 { group, part, sockets: all, message } = read(bytes)?;
         if part != 0 {
@@ -170,8 +170,8 @@ impl IncomingGroup {
         if !sockets.is_empty() {
             return Err(PartFault::Sockets { due: 0, got: sockets.len() });
         }
-        let DescriptorRoom { process, descriptors_max } = room;
-        if process.descriptors.load(Relaxed) + usize::from(all) > *descriptors_max {
+        let descriptors = process.descriptors.load(Relaxed) + usize::from(all);
+        if descriptors > process.descriptors_max.load(Relaxed) {
             return Err(PartFault::NoRoom(all));
         }
         let room = Room::take(process, 0, all.into());
@@ -204,11 +204,8 @@ impl IncomingGroup {
             return Ok(GroupProgress::More(self));
         }
         let states = Zeroizing::new(message.to_vec());
-        Ok(GroupProgress::Whole(ConnectionBatch {
-            states,
-            sockets: self.sockets,
-            group: Some(self.room),
-        }))
+        let whole = ConnectionBatch::new(states, self.sockets);
+        Ok(GroupProgress::Whole(ConnectionBatch { group: Some(self.room), ..whole }))
     }
 }
 

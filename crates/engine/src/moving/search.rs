@@ -52,8 +52,10 @@ const EMPTY_SEARCHES: u32 = 2;
 const LATE_SLOTS_MAX: u32 = 4096;
 
 impl Search {
-    /// A search that begins now.
-    pub fn new(batches: SyncSender<Leaving>, descriptors_max: usize) -> Self {
+    /// A search that begins now. Groups that were too large for an earlier process are looked at
+    /// again: that process has died.
+    pub fn new(worker: &Worker, batches: SyncSender<Leaving>, descriptors_max: usize) -> Self {
+        worker.moving.large.take();
         let descriptors_max = descriptors_max.clamp(CONNECTION_DESCRIPTORS, BATCH_DESCRIPTORS_MAX);
         let (at, state, staying) = (Instant::now(), Searching::Empty(0), Staying::new());
         Self { at, batches, descriptors_max, staying, looked: 0, state }
@@ -121,9 +123,10 @@ impl Search {
         self.state = state;
     }
 
-    /// Notes that the other process has refused these connections, which are parked here again.
-    pub fn keep(&mut self, worker: &Worker, keys: Vec<Key>) {
-        self.staying.add(&mut worker.table.borrow_mut(), keys);
+    /// Notes that the other process has refused these connections and groups, which are parked here
+    /// again.
+    pub fn keep(&mut self, worker: &Worker, parcels: Vec<Vec<Key>>) {
+        self.staying.add(&mut worker.table.borrow_mut(), parcels);
     }
 
     /// The other process takes no more.

@@ -2,6 +2,7 @@
 //! connections follow. The drain computes from a deadline how long a connection has been idle.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::park::rest::{self, wait_for};
 use crate::table::SlotState;
@@ -10,6 +11,7 @@ use crate::worker::{Settings, Worker};
 /// Takes the limits of a new configuration.
 pub fn take_settings(worker: &Rc<Worker>, settings: Settings) {
     let before = worker.settings.replace(settings);
+    worker.process.descriptors_max.store(settings.descriptors_max, Relaxed);
     let timeouts = |settings: &Settings| {
         let resting = [settings.body_timeout, settings.upstream_timeout];
         (settings.idle_timeout, settings.state_idle_timeout, resting)

@@ -147,6 +147,11 @@ impl ConnectionTable {
         self.further.put_at(key.index, nth, socket)
     }
 
+    /// Forgets that a further socket has something to be read.
+    pub(crate) fn forget_further_ready(&mut self, key: Key, nth: usize) {
+        self.further.forget_ready(key.index, nth);
+    }
+
     /// True if a further socket of a connection has something to be read, or something has come for
     /// a shared stream.
     pub(crate) fn is_called(&self, key: Key) -> bool {

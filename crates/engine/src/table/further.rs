@@ -81,6 +81,13 @@ impl FurtherSockets {
         Ok(())
     }
 
+    /// Forgets what epoll has reported of one. Its registration stays.
+    pub(super) fn forget_ready(&mut self, index: u32, nth: usize) {
+        if let Some(place) = self.all.get_mut(&index).and_then(|all| all.get_mut(nth)) {
+            place.ready = 0;
+        }
+    }
+
     pub(super) fn of(&self, index: u32) -> Option<&[FurtherSocket]> {
         // Most workers have none, and each connection that ends comes here.
         if self.all.is_empty() {

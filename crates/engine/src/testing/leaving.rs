@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::stepper::Stepper;
-use crate::departure::{BATCH_DESCRIPTORS_MAX, LeavingBatch};
+use crate::departure::LeavingBatch;
 use crate::moving::batch::{self, Detachment, RefusalReason, SearchResult};
 use crate::moving::handover::Detached;
 use crate::moving::parcel::Parcel;
-use crate::moving::parts::{ConnectionBatch, DescriptorRoom, GroupProgress, IncomingGroup, parts};
+use crate::moving::parts::{ConnectionBatch, GroupProgress, IncomingGroup, PartFault, parts};
 use crate::moving::staying::Staying;
 use crate::shedding::retired;
 use crate::worker::Worker;
@@ -27,28 +27,32 @@ pub struct Moved {
     pub with_exchange: usize,
     /// Those in groups that share upstream connections.
     pub in_groups: usize,
+    /// Those in a group that came in parts.
+    pub in_parts: usize,
     /// Connections that came back.
     pub back: usize,
     /// Why the first of them was refused.
     pub why: Option<RefusalReason>,
 }
 
-/// A batch as another process gets it. One that is a group in parts has come through them.
-pub fn arriving(batch: &LeavingBatch, to: &Worker) -> ConnectionBatch {
+/// A batch as another process gets it. One that is a group in parts has come through them. `None`:
+/// the first part has found no room for it.
+pub fn arriving(batch: &LeavingBatch, to: &Worker) -> Option<ConnectionBatch> {
     let copies = |sockets: &[Arc<OwnedFd>]| {
         sockets.iter().map(|socket| socket.try_clone().unwrap()).collect::<Vec<_>>()
     };
     let Some(group) = batch.group else {
-        return ConnectionBatch::new(batch.states.clone(), copies(&batch.sockets));
+        return Some(ConnectionBatch::new(batch.states.clone(), copies(&batch.sockets)));
     };
-    let descriptors_max = to.settings.get().descriptors_max;
-    let room = DescriptorRoom { process: to.process.clone(), descriptors_max };
     let mut parts = parts(group, batch);
-    let mut incoming = IncomingGroup::begin(&parts.next().unwrap().body, &[], &room).unwrap();
+    let mut incoming = match IncomingGroup::begin(&parts.next().unwrap().body, &[], &to.process) {
+        Err(PartFault::NoRoom(_)) => return None,
+        begun => begun.unwrap(),
+    };
     for part in parts {
         match incoming.add(&part.body, copies(part.sockets)).unwrap() {
             GroupProgress::More(more) => incoming = more,
-            GroupProgress::Whole(whole) => return whole,
+            GroupProgress::Whole(whole) => return Some(whole),
         }
     }
     panic!("the last part has the message");
@@ -72,21 +76,25 @@ impl Stepper {
         retired::begin(&self.worker);
     }
 
-    /// Moves what is parked, as far as one message takes it, into the worker of another process.
-    /// With `fails` that process dies before the commit, and all of it comes back.
-    pub fn move_parked(&self, to: &Rc<Worker>, fails: bool) -> Moved {
+    /// Moves what is parked, as far as one batch of so many descriptors takes it, into the worker
+    /// of another process. With `fails` that process dies before the commit, and all comes back.
+    pub fn move_parked(&self, to: &Rc<Worker>, descriptors_max: usize, fails: bool) -> Moved {
         let (end, slots) = (Instant::now() + SEARCH_TIME, self.worker.table.borrow().slots());
         let staying = Staying::new();
-        let found = batch::next(&self.worker, BATCH_DESCRIPTORS_MAX, slots, end, &staying);
+        let found = batch::next(&self.worker, descriptors_max, slots, end, &staying);
         let SearchResult::Batch(Detachment { parcels, batch, .. }) = found else {
             return Moved::default();
         };
-        let arriving = arriving(&batch, to);
+        let (arriving, is_in_parts) = (arriving(&batch, to), batch.group.is_some());
         drop(batch);
+        let Some(arriving) = arriving else {
+            let back = batch::put_back(&self.worker, parcels).concat().len();
+            return Moved { back, why: Some(RefusalReason::NoRoom), ..Moved::default() };
+        };
         let (read, taken) = batch::admit(to, arriving, true).unwrap();
         if fails {
             drop(taken);
-            let back = batch::put_back(&self.worker, parcels).len();
+            let back = batch::put_back(&self.worker, parcels).concat().len();
             return Moved { back, ..Moved::default() };
         }
         let has_exchange = |detached: &&Detached| match detached.exchange() {
@@ -100,7 +108,10 @@ impl Stepper {
         let sent = parcels.into_iter().enumerate();
         let back: Vec<_> = sent.filter(|(nth, _)| read.refused.contains(nth)).collect();
         batch::put_back(to, taken);
-        let back = batch::put_back(&self.worker, back.into_iter().map(|(_, one)| one)).len();
-        Moved { connections: read.taken, with_exchange, in_groups, back, why: read.why }
+        let back = batch::put_back(&self.worker, back.into_iter().map(|(_, one)| one));
+        let back = back.concat().len();
+        let (connections, why) = (read.taken, read.why);
+        let in_parts = if is_in_parts { connections } else { 0 };
+        Moved { connections, with_exchange, in_groups, in_parts, back, why }
     }
 }

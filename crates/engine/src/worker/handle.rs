@@ -398,6 +398,12 @@ impl Handle {
         self.worker.table.borrow().further_ready(self.key).collect()
     }
 
+    /// Forgets that a further socket has something to be read, which nobody wants. It is reported
+    /// again where the socket is registered anew.
+    pub fn forget_ready(&self, nth: usize) {
+        self.worker.table.borrow_mut().forget_further_ready(self.key, nth);
+    }
+
     /// Takes a further socket, which is then registered nowhere. Its place stays free for it.
     pub fn take_socket(&self, nth: usize) -> Option<OwnedFd> {
         let taken = self.worker.table.borrow_mut().take_further_at(self.key, nth)?;

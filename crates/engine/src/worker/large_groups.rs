@@ -7,11 +7,9 @@ use std::time::{Duration, Instant};
 use eyelet_memory::slab::Key;
 use foldhash::fast::RandomState;
 
-use crate::departure::GROUP_DESCRIPTORS_MAX;
-
-/// Connections that are known at a time, about 200 KiB of keys: those of a few large groups. While
-/// they are more, no group is looked for.
-const KEYS_MAX: usize = 4 * GROUP_DESCRIPTORS_MAX;
+/// Connections that are known for each slot of the table, about ten bytes each. If they are more,
+/// most of them have ended, and all are forgotten.
+const KEYS_PER_SLOT: usize = 2;
 /// The time for which a group is not looked at again. It may be smaller by then.
 const STAYS: Duration = Duration::from_secs(60);
 
@@ -26,12 +24,12 @@ pub(crate) struct LargeGroups {
 }
 
 impl LargeGroups {
-    /// Forgets all after a while. Returns whether a group may be looked for.
-    pub fn may_look(&mut self, now: Instant) -> bool {
-        if self.since.is_none_or(|since| now.duration_since(since) >= STAYS) {
+    /// Forgets all after a while, or if the table has so few slots that most have ended.
+    pub fn forget_old(&mut self, now: Instant, slots: usize) {
+        let is_old = self.since.is_none_or(|since| now.duration_since(since) >= STAYS);
+        if is_old || self.keys.len() > KEYS_PER_SLOT * slots {
             (self.keys, self.since) = (HashSet::default(), Some(now));
         }
-        self.keys.len() < KEYS_MAX
     }
 
     /// True if a connection is in such a group.
@@ -56,17 +54,25 @@ mod tests {
         Key { index, generation: 1 }
     }
 
-    /// They are forgotten after a while, and bounded until then.
+    /// They are forgotten after a while, or once most of them have ended.
     #[test]
     fn large_groups_are_known_for_a_while() {
+        const SLOTS: usize = 100;
         let (mut large, now) = (LargeGroups::default(), Instant::now());
-        assert!(large.may_look(now) && !large.has(key(1)));
+        large.forget_old(now, SLOTS);
         large.add(&[key(1), key(2)], || String::from("it is a test"));
-        assert!(large.may_look(now) && large.has(key(2)) && !large.has(key(3)));
+        large.forget_old(now, SLOTS);
+        assert!(large.has(key(2)) && !large.has(key(3)));
         assert!(large.has_said);
-        let many: Vec<Key> = (0..KEYS_MAX as u32).map(key).collect();
+        let many: Vec<Key> = (1..=(KEYS_PER_SLOT * SLOTS) as u32).map(key).collect();
         large.add(&many, || unreachable!("it is said once"));
-        assert!(!large.may_look(now));
-        assert!(large.may_look(now + STAYS) && !large.has(key(1)));
+        large.forget_old(now, SLOTS);
+        assert!(large.has(key(2)));
+        large.add(&[key(0)], || unreachable!("it is said once"));
+        large.forget_old(now, SLOTS);
+        assert!(!large.has(key(2)) && !large.has(key(0)));
+        large.add(&[key(1)], || unreachable!("it is said once"));
+        large.forget_old(now + STAYS, SLOTS);
+        assert!(!large.has(key(1)));
     }
 }

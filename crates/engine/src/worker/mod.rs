@@ -276,6 +276,7 @@ impl Worker {
         let pieces = Rc::new(SharedPieces::new(&process.budget));
         let table = RefCell::new(ConnectionTable::new(&process.budget)?);
         process.workers.fetch_add(1, Relaxed);
+        process.descriptors_max.store(settings.descriptors_max, Relaxed);
         Ok(Self {
             index,
             process,

@@ -181,6 +181,8 @@ pub struct Process {
     pub budget: Arc<Budget>,
     /// Descriptors that connections hold now, in all workers.
     pub descriptors: AtomicUsize,
+    /// Most of them, by the newest settings that a worker follows.
+    pub descriptors_max: AtomicUsize,
     /// The number of workers.
     pub workers: AtomicUsize,
 }
@@ -188,8 +190,8 @@ pub struct Process {
 impl Process {
     /// No connection yet.
     pub const fn new(budget: Arc<Budget>) -> Self {
-        let [open, descriptors, workers] = [const { AtomicUsize::new(0) }; 3];
-        Self { open, budget, descriptors, workers }
+        let [open, descriptors, descriptors_max, workers] = [const { AtomicUsize::new(0) }; 4];
+        Self { open, budget, descriptors, descriptors_max, workers }
     }
 }
 

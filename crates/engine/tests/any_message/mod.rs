@@ -10,7 +10,7 @@ use std::time::Duration;
 use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::moving::group::SocketRoom;
 use eyelet_engine::moving::parcel::Parcel;
-use eyelet_engine::moving::parts::{DescriptorRoom, GroupProgress, IncomingGroup};
+use eyelet_engine::moving::parts::{GroupProgress, IncomingGroup};
 use eyelet_engine::worker::{Process, Settings, Worker};
 use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
@@ -29,14 +29,14 @@ const STORED: [&str; 9] = [
 ];
 
 /// The first byte says what the others are: a session, a message, parts of a group, each behind its
-/// length and the number of its sockets in a byte, or changes of a stored message.
+/// length in two bytes and the number of its sockets in one, or changes of a stored message.
 /// A change is a position of two bytes, and a byte to put there.
 pub fn any_message(input: &[u8]) {
     let Some((&choice, rest)) = input.split_first() else { return };
     match choice {
         0 => session(rest),
         1 => message(rest),
-        2 => group_in_parts(rest),
+        2 => _ = group_in_parts(rest),
         choice => {
             let mut bytes = stored(usize::from(choice) % STORED.len());
             for change in rest.chunks_exact(3) {
@@ -68,38 +68,52 @@ fn message(bytes: &[u8]) {
     // A connection has one socket or two, or further ones where it has a state; a group has more.
     for count in [1, 2, 4] {
         let Some((edge, _peers)) = sockets(count) else { return };
-        let Ok(parcel) = Parcel::decode(bytes, edge) else { continue };
-        let written = parcel.encode();
-        let Some((edge, _peers)) = sockets(count) else { return };
-        let Ok(again) = Parcel::decode(&written, edge) else {
-            panic!("what is written is not read");
-        };
-        assert!(again.encode() == written, "a written message is written again as the same");
-        drop(again);
-        serve(parcel);
+        parcel(bytes, edge);
     }
 }
 
+/// A message with these sockets. Returns true if it is read.
+fn parcel(bytes: &[u8], edge: Vec<OwnedFd>) -> bool {
+    let count = edge.len();
+    let Ok(parcel) = Parcel::decode(bytes, edge) else { return false };
+    let written = parcel.encode();
+    let Some((edge, _peers)) = sockets(count) else { return true };
+    let Ok(again) = Parcel::decode(&written, edge) else {
+        panic!("what is written is not read");
+    };
+    assert!(again.encode() == written, "a written message is written again as the same");
+    drop(again);
+    serve(parcel);
+    true
+}
+
 /// Any messages as the parts of a group. What of it has come is counted, and nothing is left of it.
-fn group_in_parts(mut bytes: &[u8]) {
-    let Some(worker) = worker() else { return };
-    let room = DescriptorRoom { process: worker.process.clone(), descriptors_max: 1_000 };
+/// Returns how many groups were whole and read.
+pub fn group_in_parts(mut bytes: &[u8]) -> usize {
+    let Some(worker) = worker() else { return 0 };
     let mut incoming: Option<IncomingGroup> = None;
-    while let [len, count, rest @ ..] = bytes {
-        let (part, behind) = rest.split_at(rest.len().min(usize::from(*len)));
+    let mut groups = 0;
+    while let [l0, l1, count, rest @ ..] = bytes {
+        let len = usize::from(u16::from_be_bytes([*l0, *l1]));
+        let (part, behind) = rest.split_at(rest.len().min(len));
         bytes = behind;
         // One of the stored groups' is enough: more cost time.
-        let Some((edge, _peers)) = sockets(usize::from(*count) % 8) else { return };
+        let Some((edge, _peers)) = sockets(usize::from(*count) % 8) else { break };
         incoming = match incoming.take() {
-            None => IncomingGroup::begin(part, &edge, &room).ok(),
+            None => IncomingGroup::begin(part, &edge, &worker.process).ok(),
             Some(it) => match it.add(part, edge) {
                 Ok(GroupProgress::More(more)) => Some(more),
-                Ok(GroupProgress::Whole(_)) | Err(_) => None,
+                Ok(GroupProgress::Whole(whole)) => {
+                    groups += usize::from(parcel(&whole.states, whole.sockets));
+                    None
+                }
+                Err(_) => None,
             },
         };
         let is_counted = worker.process.descriptors.load(Relaxed) > 0;
         assert_eq!(is_counted, incoming.is_some());
     }
+    groups
 }
 
 fn sockets(count: usize) -> Option<(Vec<OwnedFd>, Vec<OwnedFd>)> {

@@ -356,8 +356,8 @@ impl Taking {
         let fault = |fault: PartFault| {
             Err(HandoverError::Content { kind: kind::PART, why: fault.to_string() })
         };
-        let room = &self.workers.room;
-        let mut group = match IncomingGroup::begin(body, &received.descriptors, room) {
+        let process = &self.workers.process;
+        let mut group = match IncomingGroup::begin(body, &received.descriptors, process) {
             Ok(group) => group,
             Err(why @ PartFault::NoRoom(_)) => {
                 let why = Some(why.to_string());

@@ -33,7 +33,6 @@ use eyelet_engine::departure::Departure;
 use eyelet_engine::iteration::{DropFutures, run};
 use eyelet_engine::listing::{self, Connections, Queries};
 use eyelet_engine::moving::batch::{self, Arrival, Arrivals};
-use eyelet_engine::moving::parts::DescriptorRoom;
 use eyelet_engine::worker::{ListenerSocket, Order, Orders, WorkerOrders};
 use eyelet_memory::budget::Budget;
 use eyelet_sources::{ChangedSources, Served, SourceWatcher};
@@ -446,10 +445,8 @@ impl Running {
 
     /// Returns the places where connections of an earlier process arrive.
     pub fn arrivals(&self) -> Arrivals {
-        let snapshot = self.published.snapshot();
-        let descriptors_max = snapshot.settings.descriptors_max;
-        let room = DescriptorRoom { process: snapshot.process.clone(), descriptors_max };
-        Arrivals { workers: self.arrivals.clone(), room }
+        let process = self.published.snapshot().process.clone();
+        Arrivals { workers: self.arrivals.clone(), process }
     }
 
     /// The bound listeners, in the order of the configuration.

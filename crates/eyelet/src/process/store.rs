@@ -294,7 +294,7 @@ fn next_part(
     let progress = match group.take() {
         // One that is not whole had no room in the recording, and has ended in its process.
         _ if is_first(body) => {
-            IncomingGroup::begin(body, &sockets, &workers.room).map(GroupProgress::More)
+            IncomingGroup::begin(body, &sockets, &workers.process).map(GroupProgress::More)
         }
         Some(begun) => begun.add(body, sockets),
         // The rest of one that has ended.
@@ -323,3 +323,6 @@ fn next(recording: &mut Recording) -> Result<Message, HandoverError> {
     let received = recording.receive(&mut body)?;
     Ok((received, body))
 }
+
+#[cfg(test)]
+mod tests;

@@ -409,6 +409,23 @@ fn grpc_streams_rest_and_lose_nothing() {
     grpc.end(8);
 }
 
+/// A call counts as gRPC while its upstream has not even greeted.
+#[test]
+fn a_call_counts_as_grpc_before_its_upstream_takes_it() {
+    let scene = Scene { web: Arc::new(Web::with(Upstream::by_hand(), ON, ADMIN)) };
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        two.send = two.send.clone().ready().await.unwrap();
+        let call = Request::post("https://app.test/call").header("te", "trailers");
+        let call = call.header("content-type", "application/grpc").body(()).unwrap();
+        let _begun = two.send.send_request(call, false).unwrap();
+        let scene = scene.clone();
+        let name = "eyelet_streams{state=\"serving\",kind=\"grpc\"}";
+        let counts = move || until("it counts", || (scene.metric(name) == 1).then_some(()));
+        beside(counts).await;
+    });
+}
+
 /// An upstream that dies ends all streams that rest on it.
 #[test]
 fn grpc_streams_at_rest_hear_of_an_upstream_that_dies() {

@@ -232,6 +232,43 @@ fn a_websocket_whose_client_has_ended_rests_and_moves() {
     drop(later);
 }
 
+/// The upstream of a WebSocket has ended its side, and its client goes on: it rests, and moves. The
+/// end is reported each time that the socket is registered, and wakes no stream.
+#[test]
+fn a_websocket_whose_upstream_has_ended_rests_and_moves() {
+    let mut scene = Scene::new("");
+    let mut later = None;
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let (mut chat, mut events) =
+            (scene.chat(&mut two).await, scene.ask(&mut two, EVENTS).await);
+        chat.hear("first").await;
+        chat.app.shutdown(Shutdown::Write).unwrap();
+        chat.ended().await;
+        for (text, event) in [("one", "data: 1\n\n"), ("two", "data: 2\n\n")] {
+            scene.rest(1).await;
+            let name = "eyelet_streams{state=\"resting\",kind=\"websocket\"}";
+            assert_eq!(scene.metric(name), 1);
+            if later.is_none() {
+                later = Some(upgrade_whole(Arc::get_mut(&mut scene.web).unwrap()));
+                scene.rest(1).await;
+            }
+            chat.send.send_data(text.into(), false).unwrap();
+            assert_eq!(read_exactly(&chat.app, text.len()).await, text);
+            scene.rest(1).await;
+            events.event(event).await;
+        }
+        chat.send.send_data("bye".into(), true).unwrap();
+        assert_eq!(rest_heard(&chat.app).await, "bye");
+    });
+    let said = scene.web.request_line("/chat");
+    assert_eq!(
+        (&said["reason"], &said["bytes_to_client"]),
+        (&"switched protocols".into(), &5.into())
+    );
+    drop(later);
+}
+
 /// The client's reset, the upstream's, and the end of the client's connection.
 #[test]
 fn an_end_of_either_side_is_passed_on_from_rest() {
@@ -265,6 +302,16 @@ async fn rest_heard(app: &TcpStream) -> String {
     let heard = beside(move || {
         let mut heard = String::new();
         app.read_to_string(&mut heard).map(|_| heard)
+    });
+    heard.await.unwrap()
+}
+
+/// Returns the next bytes that an application hears.
+async fn read_exactly(app: &TcpStream, len: usize) -> String {
+    let mut app = app.try_clone().unwrap();
+    let heard = beside(move || {
+        let mut heard = vec![0; len];
+        app.read_exact(&mut heard).map(|()| String::from_utf8(heard).unwrap())
     });
     heard.await.unwrap()
 }

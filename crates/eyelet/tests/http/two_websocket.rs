@@ -261,12 +261,13 @@ fn a_client_of_http2_that_leaves_behind_the_end_lets_its_upstream_go() {
     }
 }
 
-/// Its client has sent a part of a frame, and nothing more comes: no close frame can end it.
+/// Its client has sent a part of a frame, and nothing more comes: no close frame can end it. It
+/// rests, so that the last part of the drain ends it.
 #[test]
-fn a_drain_does_not_wait_for_a_websocket_whose_upstream_has_ended() {
+fn a_drain_ends_a_websocket_whose_upstream_has_ended() {
     // The beginning of a masked text of five bytes (RFC 6455 section 5.2).
     const PART: &str = "\u{1}\u{5}";
-    let whole = "[limits]\ndrain_timeout = \"10m\"\n[http]\nbody_timeout = \"400ms\"\n";
+    let whole = "[limits]\ndrain_timeout = \"8s\"\n[http]\nbody_timeout = \"400ms\"\n";
     let pki = Pki::new();
     let (app, peers) = application(&pki, "http");
     let mut web = Web::at(pki, "http", app, "", whole);

@@ -151,6 +151,9 @@ impl<'a> Exchange<'a, '_> {
         terms: ResponseTerms<'_>,
         sent: &mut Option<SentRequest<'a>>,
     ) -> Result<AskResult, Failure> {
+        if request.length != Length::Empty && is_grpc(&request.parts.headers) {
+            self.written.stream.becomes(StreamKind::Grpc);
+        }
         // Others run first, so that an upstream's end is seen. Streams of HTTP/2 began behind them.
         if !self.stream.is_multiplexed() {
             others_first().await;
@@ -226,12 +229,7 @@ impl<'a> Exchange<'a, '_> {
         upload.recode(RequestCoding::of(self.served, request, is_coded)?);
         upload.taken = tries.take_body(upstream);
         if length != Length::Empty {
-            let is_grpc = is_grpc(&request.parts.headers);
-            self.written.stream.becomes(if is_grpc {
-                StreamKind::Grpc
-            } else {
-                StreamKind::Upload
-            });
+            self.written.stream.becomes(StreamKind::Upload);
         }
         Ok(SentRequest { found, upload, is_coded })
     }

@@ -161,11 +161,8 @@ impl<'a> Exchange<'a, '_> {
         websocket::to_ok(&mut head);
         self.respond(head, Length::UntilClose);
         let upstream = Upstream::Http1(upstream);
-        let first = RestingWebSocket {
-            frames: [FrameReader::default(); 2],
-            passed: 0,
-            has_client_ended: false,
-        };
+        let first =
+            RestingWebSocket { frames: [FrameReader::default(); 2], passed: 0, ended: None };
         let (upload, download) = resumed_websocket(self.written, &first);
         self.copy(Passing { upstream, upload, download }, None).await
     }

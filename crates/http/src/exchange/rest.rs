@@ -257,7 +257,7 @@ impl Exchange<'_, '_> {
     /// True if the exchange may rest where it is.
     fn may_rest(&self, Passing { upstream, upload, download }: &Passing<'_>) -> bool {
         let (may_rest, received) = match upstream {
-            Upstream::Http1(one) => (one.may_rest(), &one.received[..]),
+            Upstream::Http1(one) => (one.may_rest(false), &one.received[..]),
             Upstream::Http2(two) => (two.may_rest(), &[][..]),
         };
         may_rest
@@ -314,7 +314,7 @@ impl Exchange<'_, '_> {
     /// does not process a request says so before.
     fn may_rest_before_head(&self, SentRequest { found, upload, .. }: &SentRequest<'_>) -> bool {
         let may_rest = match &found.upstream {
-            Upstream::Http1(one) => one.may_rest() && one.received.is_empty() && one.takes(),
+            Upstream::Http1(one) => one.may_rest(false) && one.received.is_empty() && one.takes(),
             Upstream::Http2(two) => two.may_rest(),
         };
         may_rest

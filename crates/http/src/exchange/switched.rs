@@ -289,7 +289,7 @@ fn may_rest(
     is_idle(up)
         && is_idle(down)
         && upstream.received.is_empty()
-        && upstream.may_rest()
+        && upstream.may_rest(false)
         && client.is_at_rest()
         && client.may_rest()
         && !served.http.engine.is_draining()

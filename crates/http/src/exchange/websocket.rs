@@ -122,8 +122,8 @@ pub async fn copy(
     since: Option<Instant>,
 ) -> Result<Option<Instant>, Failure> {
     let idle_timeout = served.http.shared.config.limits.idle_timeout;
-    // The end of a client that rested is passed on.
-    let (mut up_over, mut down_over) = (up.done, false);
+    // The end of a side that rested is passed on.
+    let (mut up_over, mut down_over) = (up.done, down.has_ended());
     let mut moved = since.unwrap_or_else(clock::now);
     let progress_wait = served.progress_wait().min(idle_timeout);
     // It may rest before it is checked.
@@ -160,7 +160,7 @@ pub async fn copy(
             return Poll::Ready(Err(exchange_error.into()));
         }
         let may_rest = !is_to_end && is_quiet(served, stream, moved);
-        if stream.rests_now(may_rest && is_settled(upstream, (up, up_over), down)) {
+        if stream.rests_now(may_rest && is_settled(upstream, (up, up_over), (down, down_over))) {
             return Poll::Ready(Ok(Some(moved)));
         }
         while stream.poll_late(task).is_ready() {
@@ -194,17 +194,19 @@ fn is_quiet(served: &ServedConnection, stream: &Stream<'_>, moved: Instant) -> b
     is_due && !is_over() && !engine.is_draining() && stream.rests().is_some()
 }
 
-/// True if all that has come is passed on, the client's end too, and the upstream may send more.
-/// Its end would wake a parked connection again and again.
+/// True if all that has come is passed on, the end of a side too.
 fn is_settled(
     upstream: &Upstream,
     (up, up_over): (&Upload<'_>, bool),
-    down: &Download<'_>,
+    (down, down_over): (&Download<'_>, bool),
 ) -> bool {
     let Upstream::Http1(upstream) = upstream else { return false };
     let received = &upstream.received;
     let is_passed = if up_over { up.done && !up.broken } else { up.may_rest_open() };
-    upstream.may_rest() && received.is_empty() && is_passed && down.may_rest(received)
+    upstream.may_rest(down_over)
+        && received.is_empty()
+        && is_passed
+        && (down_over || down.may_rest(received))
 }
 
 /// Moves the upstream's bytes, and passes their end on. Ready when that is done.

@@ -80,6 +80,7 @@ fn rests(form: &StreamFormV1<'_>, open: OpenStream) -> bool {
     RestingExchange::unpack(form.exchange).is_some_and(|RestingExchange { state, .. }| {
         state.is_answered() == open.has_begun
             && state.is_request_done() == open.has_peer_ended
+            && state.has_upstream_ended() == open.has_ended
             && !state.has_switched()
     })
 }

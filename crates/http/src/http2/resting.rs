@@ -37,7 +37,10 @@ impl ServedStreams {
                 self.streams.call_all();
             }
             for nth in self.client.handle.ready_sockets() {
-                self.places.get(nth).into_iter().for_each(|id| self.streams.call(*id));
+                let Some(id) = self.places.get(nth) else { continue };
+                if !self.streams.call_by_upstream(*id) {
+                    self.client.handle.forget_ready(nth);
+                }
             }
         }
         let at_once = self.served.http.engine.rests_at_once();

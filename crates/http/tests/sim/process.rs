@@ -56,15 +56,16 @@ impl Process {
         }
     }
 
-    /// Moves what is parked here to another process.
-    pub fn move_to(&self, to: &Self, fails: bool, events: &mut Events) {
-        let moved = self.stepper.move_parked(&to.stepper.worker, fails);
+    /// Moves what is parked here to another process, which takes so many descriptors at a time.
+    pub fn move_to(&self, to: &Self, descriptors: usize, fails: bool, events: &mut Events) {
+        let moved = self.stepper.move_parked(&to.stepper.worker, descriptors, fails);
         let is_full = moved.why.is_none_or(|why| matches!(why, RefusalReason::NoRoom));
         assert!(is_full, "a process does not read what another one wrote: {:?}", moved.why);
         let counts = [
             ("a connection that moved", moved.connections),
             ("an exchange that moved", moved.with_exchange),
             ("one that moved with a shared connection", moved.in_groups),
+            ("one that moved in parts", moved.in_parts),
             ("one that came back", moved.back),
         ];
         for (event, count) in counts {

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use eyelet_downstream::clock::testing::set_ms;
+use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
+use eyelet_engine::moving::batch::CONNECTION_DESCRIPTORS;
 use eyelet_engine::table::timer_wheel::TICK_MS;
 use eyelet_engine::testing::stepper::check_budget;
 use eyelet_engine::testing::tls;
@@ -186,8 +188,9 @@ impl<'a> Simulation<'a> {
         }
         let Some((newest, earlier)) = self.processes.split_last() else { return };
         for process in earlier {
-            let fails = self.rng.u8(..FAILS_ONE_IN) == 0;
-            process.move_to(newest, fails, &mut self.report.events);
+            let (fails, is_tight) = (self.rng.u8(..FAILS_ONE_IN) == 0, self.rng.bool());
+            let descriptors = if is_tight { CONNECTION_DESCRIPTORS } else { BATCH_DESCRIPTORS_MAX };
+            process.move_to(newest, descriptors, fails, &mut self.report.events);
         }
     }
 

@@ -150,11 +150,11 @@ impl TlsSocket {
         Self::new(plain, session, info)
     }
 
-    /// True if it may rest: its upstream has not ended, and all that has come is taken and sent.
-    pub fn may_rest(&self) -> bool {
+    /// True if it may rest: all that has come is taken and sent, and its upstream has ended or not.
+    pub fn may_rest(&self, has_ended: bool) -> bool {
         let held = [self.sealed_in.len(), self.opened.len(), self.sealed_out.len()];
-        let is_open = !self.session.read_closed();
-        is_open && self.failure.is_none() && !self.session.control_due() && held == [0; 3]
+        let is_read = self.session.read_closed() == has_ended;
+        is_read && self.failure.is_none() && !self.session.control_due() && held == [0; 3]
     }
 
     /// Takes it apart, if it may rest. The socket is registered nowhere then.

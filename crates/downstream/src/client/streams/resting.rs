@@ -11,6 +11,7 @@ use eyelet_multiplex::StreamRole;
 use super::{State, Streams};
 use crate::client::resting_stream::RestingStream;
 use crate::client::state::{Left, StreamRest, StreamState};
+use crate::connection::resting::kind::has_upstream_ended;
 
 impl Streams {
     // The tasks of streams.
@@ -62,6 +63,7 @@ impl Streams {
     pub fn resume(&self, open: OpenStream, resting: RestingStream) {
         let mut stream = StreamState::new(open.id, open.has_peer_ended);
         (stream.has_run, stream.is_answered) = (true, open.has_begun);
+        stream.has_ended = open.has_ended;
         stream.rests(resting);
         let state = &mut *self.state.borrow_mut();
         state.due_ms = state.due_ms.min(stream.due_ms);
@@ -83,6 +85,20 @@ impl Streams {
         if let Some(stream) = self.state.borrow_mut().mux.find(id) {
             stream.wake();
         }
+    }
+
+    /// Notes that the socket of a stream reports something at its place. Returns false if that is
+    /// the end of an upstream, and the client has got it.
+    pub fn call_by_upstream(&self, id: u32) -> bool {
+        let mut state = self.state.borrow_mut();
+        let Some(stream) = state.mux.find(id) else { return true };
+        if let StreamRest::Rests { stream: resting, .. } = &stream.rest
+            && has_upstream_ended(&resting.form)
+        {
+            return false;
+        }
+        stream.wake();
+        true
     }
 
     /// Has all streams that rest go on.

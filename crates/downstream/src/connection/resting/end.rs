@@ -4,7 +4,7 @@
 use eyelet_record::{Keys, Session, alert};
 use eyelet_wire::websocket::close_to_server;
 
-use super::{KeptConnection, RestingExchange, RestingState, RestingWebSocket};
+use super::{EndedSide, KeptConnection, RestingExchange, RestingState, RestingWebSocket};
 
 /// True if the client of an exchange in this form gets a close frame: it is a WebSocket, and its
 /// upstream's frames are whole so far.
@@ -35,16 +35,14 @@ pub fn last_for_upstream(form: &[u8]) -> Vec<u8> {
 
 /// Where the frames of a WebSocket's client, and those of its upstream, are whole so far.
 fn is_between_frames(state: &RestingState) -> Option<[bool; 2]> {
-    let (frames, has_client_ended) = match state {
-        RestingState::WebSocket(RestingWebSocket { frames, has_client_ended, .. }) => {
-            (frames, *has_client_ended)
-        }
-        RestingState::Switched(frames) => (frames.as_ref()?, false),
+    let (frames, ended) = match state {
+        RestingState::WebSocket(RestingWebSocket { frames, ended, .. }) => (frames, *ended),
+        RestingState::Switched(frames) => (frames.as_ref()?, None),
         RestingState::AwaitsHead(_) | RestingState::PassesDown(..) => return None,
     };
     let [up, down] = frames.map(|frames| frames.is_between());
     // Nothing follows an end.
-    Some([up && !has_client_ended, down])
+    Some([up && ended != Some(EndedSide::Client), down && ended != Some(EndedSide::Upstream)])
 }
 
 /// A record of these bytes, and close_notify.
@@ -70,13 +68,13 @@ mod tests {
     use crate::connection::resting::RestingFacts;
 
     /// The form of a WebSocket. `begun` are the first bytes of each side's frames.
-    fn form(begun: [&[u8]; 2], tls: Option<RestingTls>, has_client_ended: bool) -> Vec<u8> {
+    fn form(begun: [&[u8]; 2], tls: Option<RestingTls>, ended: Option<EndedSide>) -> Vec<u8> {
         let frames = begun.map(|bytes| {
             let mut reader = FrameReader::default();
             reader.read(bytes);
             reader
         });
-        let websocket = RestingWebSocket { frames, passed: 0, has_client_ended };
+        let websocket = RestingWebSocket { frames, passed: 0, ended };
         let state = RestingState::WebSocket(websocket);
         let mut form = Vec::new();
         let (facts, connection) = (RestingFacts::default(), KeptConnection::Own(tls));
@@ -90,14 +88,16 @@ mod tests {
         for (begun, down, up) in
             [([whole; 2], true, true), ([part, whole], true, false), ([whole, part], false, true)]
         {
-            let form = form(begun, None, false);
+            let form = form(begun, None, None);
             assert_eq!(takes_close_frame(&form), down, "{begun:?}");
             let last = last_for_upstream(&form);
             assert_eq!(last.len(), if up { 8 } else { 0 }, "{begun:?}");
             assert!(!up || last[..2] == [0x88, 0x82]);
         }
-        let ended = form([whole; 2], None, true);
+        let ended = form([whole; 2], None, Some(EndedSide::Client));
         assert!(takes_close_frame(&ended) && last_for_upstream(&ended).is_empty());
+        let ended = form([whole; 2], None, Some(EndedSide::Upstream));
+        assert!(!takes_close_frame(&ended) && last_for_upstream(&ended).len() == 8);
         let mut response = Vec::new();
         let (facts, state) = (RestingFacts::default(), RestingState::Switched(None));
         let connection = KeptConnection::Own(None);
@@ -109,7 +109,7 @@ mod tests {
     fn the_close_frame_is_sealed_where_tls_goes_to_the_upstream() {
         let session = |role| Session::boxed_tls13(role, Suite::Aes128Gcm, &[1; 32], &[2; 32]);
         let tls = RestingTls { session: session(Role::Client).unwrap(), info: None };
-        let mut records = last_for_upstream(&form([b"", b""], Some(tls), false));
+        let mut records = last_for_upstream(&form([b"", b""], Some(tls), None));
         let (mut server, mut keys) = (session(Role::Server).unwrap(), Keys::new());
         let opened = server.open(&mut keys, &mut records).unwrap();
         let eyelet_record::Opened::Record { consumed, what } = opened else { panic!("a record") };

@@ -1,4 +1,4 @@
-//! The kind of an exchange at rest, for who counts them: read from its form without a copy.
+//! The kind of an exchange at rest, read from its form without a copy.
 
 use eyelet_telemetry::listing::streams::StreamKind;
 
@@ -12,6 +12,14 @@ pub fn kind_of(form: &[u8]) -> Option<StreamKind> {
     }
     let (form, _): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
     Some(form.state.kind())
+}
+
+/// True if the upstream of the exchange of a form has ended its side: its socket has nothing more.
+pub fn has_upstream_ended(form: &[u8]) -> bool {
+    let form = form.get(1..).and_then(|form| postcard::take_from_bytes(form).ok());
+    form.is_some_and(|(form, _): (ExchangeV1<'_>, _)| {
+        matches!(form.state, StateV1::WebSocketBehindUpstream { .. })
+    })
 }
 
 impl RestingState {
@@ -28,9 +36,10 @@ impl StateV1<'_> {
             Self::AwaitsHead { .. } => StreamKind::Upload,
             Self::PassesDown { events: Some(_), .. } => StreamKind::Events,
             Self::PassesDown { .. } => StreamKind::Response,
-            Self::WebSocket { .. } | Self::EndedWebSocket { .. } | Self::Switched(Some(_)) => {
-                StreamKind::WebSocket
-            }
+            Self::WebSocket { .. }
+            | Self::EndedWebSocket { .. }
+            | Self::WebSocketBehindUpstream { .. }
+            | Self::Switched(Some(_)) => StreamKind::WebSocket,
             Self::Switched(None) => StreamKind::Switched,
         }
     }

@@ -46,7 +46,8 @@ pub fn unpack(form: &[u8]) -> Option<DetachedConnection> {
         Some(tls) => Some(tls.tls()?),
         None => None,
     };
-    let is_open = tls.as_ref().is_none_or(|tls| !tls.session.write_closed());
+    let is_open =
+        tls.as_ref().is_none_or(|tls| !tls.session.write_closed() && !tls.session.read_closed());
     let is_whole = behind.is_empty() && name.len() <= NAME_BYTES_MAX && is_open;
     let h2 = ParkedConnection::from_bytes(h2).ok().filter(|_| is_whole)?;
     Some(DetachedConnection { name: name.into(), tls, h2 })

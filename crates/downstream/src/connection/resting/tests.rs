@@ -103,7 +103,7 @@ fn a_form_says_its_kind() {
     let download = RestingDownload { events: None, ..download };
     assert_eq!(kind(RestingState::PassesDown(upload, download)), StreamKind::Response);
     let frames = [FrameReader::default(); 2];
-    let websocket = RestingWebSocket { frames, passed: 0, has_client_ended: false };
+    let websocket = RestingWebSocket { frames, passed: 0, ended: None };
     assert_eq!(kind(RestingState::WebSocket(websocket)), StreamKind::WebSocket);
     assert_eq!(kind(RestingState::Switched(Some(frames))), StreamKind::WebSocket);
     assert_eq!(kind(RestingState::Switched(None)), StreamKind::Switched);
@@ -226,10 +226,14 @@ fn a_websocket_has_one_form() {
     let mut part = FrameReader::default();
     part.read(&[0x81, 0x85, 1]);
     for (frames, bytes) in [([FrameReader::default(); 2], 46), ([part; 2], 46 + 2 * EXPORT_BYTES)] {
-        for has_client_ended in [false, true] {
-            let exchange = websocket(frames, 70_000, has_client_ended);
-            assert_eq!(exchange.state.is_request_done(), has_client_ended);
+        for ended in ENDED {
+            let exchange = websocket(frames, 70_000, ended);
+            let is_of_upstream = ended == Some(EndedSide::Upstream);
+            assert_eq!(exchange.state.is_request_done(), ended == Some(EndedSide::Client));
+            assert_eq!(exchange.state.has_upstream_ended(), is_of_upstream);
             let form = packed(&exchange);
+            assert_eq!(kind::has_upstream_ended(&form), is_of_upstream);
+            assert_eq!(RestTimeout::of(&form), Some(RestTimeout::Idle));
             assert_eq!(form.len(), bytes);
             assert_eq!(RestingExchange::unpack(&form), Some(exchange));
             for len in 0..form.len() {
@@ -237,38 +241,47 @@ fn a_websocket_has_one_form() {
             }
         }
     }
-    for has_client_ended in [false, true] {
-        let exchange = websocket([part; 2], MOVED_BYTES_MAX + 1, has_client_ended);
+    for ended in ENDED {
+        let exchange = websocket([part; 2], MOVED_BYTES_MAX + 1, ended);
         assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
     }
 }
 
-fn websocket(frames: [FrameReader; 2], passed: u64, has_client_ended: bool) -> RestingExchange {
-    let state = RestingState::WebSocket(RestingWebSocket { frames, passed, has_client_ended });
+/// Whose side of a WebSocket has ended.
+const ENDED: [Option<EndedSide>; 3] = [None, Some(EndedSide::Client), Some(EndedSide::Upstream)];
+
+fn websocket(frames: [FrameReader; 2], passed: u64, ended: Option<EndedSide>) -> RestingExchange {
+    let state = RestingState::WebSocket(RestingWebSocket { frames, passed, ended });
     let facts = events(PATH).facts;
     RestingExchange { facts, state, connection: KeptConnection::Own(None) }
 }
 
-/// TLS to the upstream has ended upwards if the client has ended, and only then.
+/// TLS to the upstream has ended upwards if the client has ended, and downwards if the upstream
+/// has.
 #[test]
 fn the_end_of_a_websocket_is_that_of_tls() {
-    for (is_closed, has_client_ended) in
-        [(false, false), (true, true), (false, true), (true, false)]
-    {
-        let secrets = [[b'a'; 32], [b'b'; 32]];
-        let [theirs, ours] = &secrets;
-        let mut session =
-            Session::tls13(Role::Client, Suite::Aes128Gcm, ours, theirs, 9, 8).unwrap();
-        if is_closed {
-            session.alert(&mut Keys::new(), alert::CLOSE_NOTIFY);
+    let session =
+        |role| Session::tls13(role, Suite::Aes128Gcm, &[b'a'; 32], &[b'b'; 32], 0, 0).unwrap();
+    for of_tls in ENDED {
+        for ended in ENDED {
+            let (mut client, mut keys) = (session(Role::Client), Keys::new());
+            match of_tls {
+                None => {}
+                Some(EndedSide::Client) => _ = client.alert(&mut keys, alert::CLOSE_NOTIFY),
+                Some(EndedSide::Upstream) => {
+                    let said = session(Role::Server).alert(&mut keys, alert::CLOSE_NOTIFY);
+                    client.open(&mut Keys::new(), &mut said.to_vec()).unwrap();
+                    assert!(client.read_closed());
+                }
+            }
+            let tls = Some(RestingTls { session: Box::new(client), info: None });
+            let exchange = RestingExchange {
+                connection: KeptConnection::Own(tls),
+                ..websocket([FrameReader::default(); 2], 1, ended)
+            };
+            let is_read = RestingExchange::unpack(&packed(&exchange)).is_some();
+            assert_eq!(is_read, of_tls == ended, "{of_tls:?} {ended:?}");
         }
-        let tls = Some(RestingTls { session: Box::new(session), info: None });
-        let exchange = RestingExchange {
-            connection: KeptConnection::Own(tls),
-            ..websocket([FrameReader::default(); 2], 1, has_client_ended)
-        };
-        let is_read = RestingExchange::unpack(&packed(&exchange)).is_some();
-        assert_eq!(is_read, is_closed == has_client_ended, "{is_closed} {has_client_ended}");
     }
 }
 

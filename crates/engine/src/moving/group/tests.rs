@@ -38,7 +38,11 @@ struct Link {
 /// The streams of a connection: each is of a link.
 type Streams = Vec<(Rc<Link>, u32)>;
 
-struct Linking(Rc<Worker>, /** How often links were looked at. */ Cell<usize>);
+struct Linking(
+    Rc<Worker>,
+    /** How often links were looked at. */ Cell<usize>,
+    /** Descriptors and bytes that counted when links were read. */ Cell<(usize, usize)>,
+);
 
 impl Program for Linking {
     fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
@@ -89,6 +93,9 @@ impl Program for Linking {
         links: &[DetachedLink],
         connections: &[(KeptExchanges<'_>, &[StreamRef])],
     ) -> bool {
+        let process = &self.0.process;
+        let bytes = process.budget.used_by(Account::Relayed);
+        self.2.set((process.descriptors.load(Relaxed), bytes));
         !connections.is_empty() && links.iter().all(|link| link.state[0] != UNREADABLE)
     }
 
@@ -143,7 +150,7 @@ fn new_link(number: u8, socket: OwnedFd) -> Rc<Link> {
 
 fn serving() -> (Rc<Worker>, Rc<Linking>) {
     let worker = worker();
-    let program = Rc::new(Linking(worker.clone(), Cell::new(0)));
+    let program = Rc::new(Linking(worker.clone(), Cell::new(0), Cell::default()));
     worker.serve(&program);
     (worker, program)
 }
@@ -155,6 +162,16 @@ fn park_on(worker: &Rc<Worker>, links: &[&Rc<Link>]) -> (Key, OwnedFd) {
 
 /// Parks such a connection with this state.
 fn park_with(worker: &Rc<Worker>, links: &[&Rc<Link>], state: &[u8]) -> (Key, OwnedFd) {
+    park_named(worker, links, state, None)
+}
+
+/// Parks such a connection, whose hello has this name.
+fn park_named(
+    worker: &Rc<Worker>,
+    links: &[&Rc<Link>],
+    state: &[u8],
+    name: Option<&str>,
+) -> (Key, OwnedFd) {
     let session = Session::tls13(Role::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
     let mut flow = Flow::default();
     flow.keep_state(PackedBytes::own(state));
@@ -171,6 +188,7 @@ fn park_with(worker: &Rc<Worker>, links: &[&Rc<Link>], state: &[u8]) -> (Key, Ow
     links.iter().for_each(|link| link.keys.borrow_mut().push(key));
     handle.give_streams(links.len() as u32, Box::new(streams));
     let mut info = worker.info(0, ([192, 0, 2, 1], 5000).into());
+    info.decided.sni = name.map(Into::into);
     park::park(&handle, &mut info, relay);
     (key, peer)
 }
@@ -226,7 +244,7 @@ fn a_group_leaves_whole_by_its_first_connection() {
         assert_eq!((read.taken, &read.refused[..]), (3, &[][..]));
         assert_eq!(to.process.descriptors.load(Relaxed), 5, "those of links are reserved");
         drop(detachment);
-        let keys = batch::put_back(to, taken);
+        let keys = batch::put_back(to, taken).concat();
         check_counts(to, 3, 3);
         let streams = keys.iter().map(|key| to.table.borrow().shared_count(*key));
         assert_eq!(streams.collect::<Vec<_>>(), [1, 2, 1]);
@@ -276,7 +294,7 @@ fn a_group_that_is_refused_comes_back_whole() {
         let Detachment { parcels, batch, .. } = detachment;
         drop(batch);
         let back = parcels.into_iter().next();
-        assert_eq!(batch::put_back(&old, back).len(), 3, "{case}");
+        assert_eq!(batch::put_back(&old, back).concat().len(), 3, "{case}");
         check_counts(&old, 3, 3);
         batch::put_back(&new, taken);
         check_counts(&new, 1, 1);
@@ -303,7 +321,7 @@ fn a_group_without_room_ends_if_it_cannot_go_back() {
     let (read, parcels) = batch::admit(&new, received(&detachment), false).unwrap();
     assert_eq!((read.taken, parcels.len()), (0, 1));
     drop(detachment);
-    assert!(batch::put_back(&new, parcels).is_empty());
+    assert!(batch::put_back(&new, parcels).is_empty(), "none has a place");
     assert_eq!(new.counters.parked.value(), 0, "they linger, or have ended");
 }
 

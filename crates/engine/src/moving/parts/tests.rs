@@ -24,15 +24,17 @@ fn sockets(count: usize) -> Vec<OwnedFd> {
     (0..count).map(|_| one.try_clone().unwrap()).collect()
 }
 
-fn room() -> DescriptorRoom {
-    let worker = worker();
-    DescriptorRoom { process: worker.process.clone(), descriptors_max: 1_000 }
+/// A process with room for so many sockets.
+fn room_for(sockets: usize) -> Arc<Process> {
+    let process = worker().process.clone();
+    process.descriptors_max.store(sockets, Relaxed);
+    process
 }
 
 fn take_in(
     before: Option<IncomingGroup>,
     (part, count): &(PartV8<'static>, usize),
-    room: &DescriptorRoom,
+    room: &Arc<Process>,
 ) -> Result<GroupProgress, PartFault> {
     let bytes = to_bytes(VERSION, part);
     match before {
@@ -42,7 +44,7 @@ fn take_in(
 }
 
 /// So many parts have come, as they should.
-fn begun(count: u16, room: &DescriptorRoom) -> Option<IncomingGroup> {
+fn begun(count: u16, room: &Arc<Process>) -> Option<IncomingGroup> {
     let mut incoming = None;
     for at in 0..count {
         match take_in(incoming.take(), &part(at), room) {
@@ -55,7 +57,7 @@ fn begun(count: u16, room: &DescriptorRoom) -> Option<IncomingGroup> {
 
 #[test]
 fn parts_are_what_is_read() {
-    let room = room();
+    let room = room_for(ALL);
     let sockets: Vec<_> = sockets(ALL).into_iter().map(Arc::new).collect();
     let states = Zeroizing::new(MESSAGE.to_vec());
     let batch = LeavingBatch { states, sockets, group: Some(GROUP) };
@@ -69,9 +71,9 @@ fn parts_are_what_is_read() {
         panic!("it is whole")
     };
     assert_eq!((&whole.states[..], whole.sockets.len()), (MESSAGE, ALL));
-    assert_eq!(room.process.descriptors.load(Relaxed), ALL, "they count until a worker has them");
+    assert_eq!(room.descriptors.load(Relaxed), ALL, "they count until a worker has them");
     drop(whole);
-    assert_eq!(room.process.descriptors.load(Relaxed), 0);
+    assert_eq!(room.descriptors.load(Relaxed), 0);
 }
 
 /// Version 8 as it is written for ever.
@@ -117,20 +119,20 @@ fn a_message_that_is_not_the_next_part_ends_the_group() {
         (3, 3, ("no message", |it, _| it.message = &[], PartFault::Message)),
     ];
     for (come, next, (case, change, fault)) in cases {
-        let room = room();
+        let room = room_for(ALL);
         let mut next = part(next);
         change(&mut next.0, &mut next.1);
         let got = take_in(begun(come, &room), &next, &room).err();
         assert_eq!(got, Some(fault), "{case}");
-        assert_eq!(room.process.descriptors.load(Relaxed), 0, "{case}: nothing of it is counted");
+        assert_eq!(room.descriptors.load(Relaxed), 0, "{case}: nothing of it is counted");
     }
 }
 
 #[test]
 fn a_group_without_room_is_refused_before_its_sockets_come() {
-    let room = DescriptorRoom { descriptors_max: ALL - 1, ..room() };
+    let room = room_for(ALL - 1);
     assert_eq!(take_in(None, &part(0), &room).err(), Some(PartFault::NoRoom(ALL as u16)));
-    let room = DescriptorRoom { descriptors_max: ALL, ..room };
+    room.descriptors_max.store(ALL, Relaxed);
     let first = take_in(None, &part(0), &room).unwrap();
     let second = take_in(None, &part(0), &room).err();
     assert_eq!(second, Some(PartFault::NoRoom(ALL as u16)), "one that is not whole is counted");

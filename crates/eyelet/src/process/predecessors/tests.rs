@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use eyelet_engine::moving::parts::DescriptorRoom;
 use eyelet_engine::worker::Process;
 use eyelet_memory::budget::Budget;
 
@@ -12,8 +11,7 @@ use crate::process::handover::expect;
 /// No worker.
 fn nobody() -> Arrivals {
     let process = Arc::new(Process::new(Arc::new(Budget::new(1 << 20, 0))));
-    let room = DescriptorRoom { process, descriptors_max: 100 };
-    Arrivals { workers: Vec::new(), room }
+    Arrivals { workers: Vec::new(), process }
 }
 
 /// A predecessor that this process has a channel to, and its end of it.

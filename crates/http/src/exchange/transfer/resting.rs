@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use eyelet_compress::WhyNot;
 use eyelet_downstream::connection::log_entry::Written;
 use eyelet_downstream::connection::resting::{
-    RECEIVED_BYTES_MAX, RestingDownload, RestingUpload, RestingWebSocket,
+    EndedSide, RECEIVED_BYTES_MAX, RestingDownload, RestingUpload, RestingWebSocket,
 };
 use eyelet_http1::body::{Decoder, Encoder};
 use eyelet_http1::boundary::Boundary;
@@ -83,21 +83,29 @@ impl<'a> Download<'a> {
 pub fn rest_websocket(up: &Upload<'_>, down: &mut Download<'_>) -> Option<RestingWebSocket> {
     let frames = [up.boundary.frames()?, down.boundary.frames()?];
     down.rests = true;
-    Some(RestingWebSocket { frames, passed: down.taken, has_client_ended: up.done })
+    let ended = match (up.done, down.ended) {
+        (true, _) => Some(EndedSide::Client),
+        (false, true) => Some(EndedSide::Upstream),
+        (false, false) => None,
+    };
+    Some(RestingWebSocket { frames, passed: down.taken, ended })
 }
 
 /// Both directions of a WebSocket that rested.
 pub fn resumed_websocket<'a>(
     counts: &'a Written<'a>,
-    &RestingWebSocket { frames: [up, down], passed, has_client_ended }: &RestingWebSocket,
+    &RestingWebSocket { frames: [up, down], passed, ended }: &RestingWebSocket,
 ) -> (Upload<'a>, Download<'a>) {
-    let mut upload = match has_client_ended {
-        false => Upload::new(counts, BytesMut::new(), Length::UntilClose, false),
-        true => Upload::resumed(counts, RestingUpload::Sent),
+    let mut upload = match ended {
+        None | Some(EndedSide::Upstream) => {
+            Upload::new(counts, BytesMut::new(), Length::UntilClose, false)
+        }
+        Some(EndedSide::Client) => Upload::resumed(counts, RestingUpload::Sent),
     };
     let mut download = Download::new(counts, Length::UntilClose);
     upload.follow(Boundary::Frames(up));
     download.follow(Boundary::Frames(down));
     (download.taken, download.given) = (passed, passed);
+    download.ended = ended == Some(EndedSide::Upstream);
     (upload, download)
 }

@@ -1,7 +1,11 @@
 //! Groups of more sockets than a message carries, and those that no messages carry.
 
+use std::sync::mpsc::sync_channel;
+
 use super::*;
-use crate::moving::parts::{DescriptorRoom, GroupProgress, IncomingGroup, PartFault, parts};
+use crate::moving::parts::{GroupProgress, IncomingGroup, PartFault, parts};
+use crate::moving::search::Search;
+use crate::park::timeouts::take_settings;
 use crate::testing::leaving::arriving;
 
 /// Connections that share a link: with its socket they need three messages.
@@ -15,23 +19,18 @@ fn large(worker: &Rc<Worker>, count: usize) -> (Rc<Link>, Vec<(Key, OwnedFd)>) {
     (link, connections)
 }
 
-fn room_of(worker: &Worker) -> DescriptorRoom {
-    let descriptors_max = worker.settings.get().descriptors_max;
-    DescriptorRoom { process: worker.process.clone(), descriptors_max }
-}
-
 fn roomy() -> (Rc<Worker>, Rc<Linking>) {
     let serving = serving();
     let mut settings = serving.0.settings.get();
     (settings.connections_max, settings.descriptors_max) = (10_000, 10_000);
-    serving.0.settings.set(settings);
+    take_settings(&serving.0, settings);
     serving
 }
 
 /// It has a batch of its own.
 #[test]
 fn a_group_of_several_parts_moves_whole() {
-    let ((old, _old), (new, _new)) = (roomy(), roomy());
+    let ((old, _old), (new, program)) = (roomy(), roomy());
     let small = park_on(&old, &[&new_link(9, eyelet_sys::socket::pair().unwrap().0)]);
     let (_link, connections) = large(&old, MANY);
     let alone = found(&old).unwrap();
@@ -41,13 +40,18 @@ fn a_group_of_several_parts_moves_whole() {
     assert_eq!(detachment.batch.sockets.len(), MANY + 1);
     let group = detachment.batch.group.unwrap();
     assert_eq!(parts(group, &detachment.batch).count(), PARTS);
-    let arriving = arriving(&detachment.batch, &new);
+    let arriving = arriving(&detachment.batch, &new).unwrap();
     assert_eq!(batch::count(&arriving), 1);
     let (read, taken) = batch::admit(&new, arriving, true).unwrap();
     assert_eq!((read.taken, &read.refused[..]), (MANY, &[][..]));
     check_room(&new, MANY, MANY + 1);
+    let message = detachment.batch.states.len();
+    let (descriptors, bytes) = program.2.get();
+    assert!(descriptors == MANY + 1 && bytes >= message, "it counts while it is read: {bytes}");
+    let held = new.process.budget.used_by(Account::Relayed);
+    assert!(held < message, "its message is gone: {held} of {message}");
     drop(detachment);
-    let keys = batch::put_back(&new, taken);
+    let keys = batch::put_back(&new, taken).concat();
     check_counts(&new, MANY, MANY);
     assert!(keys.iter().all(|key| new.table.borrow().shared_count(*key) == 1));
     drop((small, connections));
@@ -67,7 +71,7 @@ fn a_group_comes_back_whole_if_the_other_side_dies_at_any_part() {
             let sockets: Vec<OwnedFd> =
                 part.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
             let progress = match incoming.take() {
-                None => IncomingGroup::begin(&part.body, &sockets, &room_of(&new))
+                None => IncomingGroup::begin(&part.body, &sockets, &new.process)
                     .map(GroupProgress::More),
                 Some(it) => IncomingGroup::add(it, &part.body, sockets),
             };
@@ -86,7 +90,7 @@ fn a_group_comes_back_whole_if_the_other_side_dies_at_any_part() {
         check_room(&new, 0, 0);
         assert_eq!(new.process.budget.used_by(Account::Relayed), 0);
         drop(batch);
-        assert_eq!(batch::put_back(&old, parcels).len(), MANY, "{come} parts");
+        assert_eq!(batch::put_back(&old, parcels).concat().len(), MANY, "{come} parts");
         check_counts(&old, MANY, MANY);
     }
     drop(connections);
@@ -105,21 +109,22 @@ fn a_group_of_several_parts_without_room_comes_back_whole() {
             "connections" => settings.connections_max = MANY - 1,
             _ => new.process.budget.take(Account::Relayed, (64 << 20) - MANY * 300 - 10_000),
         }
-        new.settings.set(settings);
+        take_settings(&new, settings);
         let Detachment { parcels, batch, .. } = found(&old).unwrap();
         if case == "descriptors" {
             let first = parts(batch.group.unwrap(), &batch).next().unwrap();
-            let refused = IncomingGroup::begin(&first.body, &[], &room_of(&new)).err();
+            let refused = IncomingGroup::begin(&first.body, &[], &new.process).err();
             assert_eq!(refused, Some(PartFault::NoRoom(MANY as u16 + 1)));
         } else {
-            let (read, taken) = batch::admit(&new, arriving(&batch, &new), true).unwrap();
+            let arriving = arriving(&batch, &new).unwrap();
+            let (read, taken) = batch::admit(&new, arriving, true).unwrap();
             let why = Some(RefusalReason::NoRoom);
             assert_eq!((&read.refused[..], read.why), (&[0][..], why), "{case}");
             assert!(taken.is_empty());
         }
         check_room(&new, 0, 0);
         drop(batch);
-        assert_eq!(batch::put_back(&old, parcels).len(), MANY, "{case}");
+        assert_eq!(batch::put_back(&old, parcels).concat().len(), MANY, "{case}");
         check_counts(&old, MANY, MANY);
     }
     drop(connections);
@@ -172,6 +177,38 @@ fn a_group_whose_states_no_message_takes_stays() {
     let detachment = found(&old).unwrap();
     assert!(detachment.batch.states.len() <= MESSAGE_BYTES_MAX);
     assert!(detachment.batch.states.len() > MESSAGE_BYTES_MAX / 10 * 9, "it is near the bound");
+}
+
+/// The lengths of names are known when it is written. It comes back, and others leave.
+#[test]
+fn a_group_whose_names_no_message_takes_stays() {
+    let (old, program) = roomy();
+    let (link, name) = (new_link(0, eyelet_sys::socket::pair().unwrap().0), "n".repeat(60 << 10));
+    let most = MESSAGE_BYTES_MAX / name.len();
+    let connections: Vec<_> =
+        (0..=most).map(|_| park_named(&old, &[&link], &[7; 9], Some(&name))).collect();
+    let alone = park_on(&old, &[&new_link(9, eyelet_sys::socket::pair().unwrap().0)]);
+    let detachment = found(&old).unwrap();
+    assert_eq!(detachment.batch.sockets.len(), 2, "the other one leaves");
+    check_counts(&old, most + 1, most + 1);
+    let looks = program.1.get();
+    assert!(found(&old).is_none());
+    assert_eq!(program.1.get(), looks, "it is not written again");
+    drop((connections, alone));
+}
+
+/// The process that did not read them has died: the next one may.
+#[test]
+fn a_group_that_was_too_large_is_offered_to_the_next_process() {
+    let (old, _old) = roomy();
+    let (_link, connections) = large(&old, BATCH_DESCRIPTORS_MAX);
+    old.moving.reads_below.set(Some(VERSION));
+    assert!(found(&old).is_none());
+    old.moving.reads_below.set(None);
+    assert!(found(&old).is_none(), "it is known for a while");
+    let _search = Search::new(&old, sync_channel(1).0, BATCH_DESCRIPTORS_MAX);
+    assert_eq!(found(&old).unwrap().batch.sockets.len(), BATCH_DESCRIPTORS_MAX + 1);
+    drop(connections);
 }
 
 /// Links count from the answer on, not from when they are placed.
