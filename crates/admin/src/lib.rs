@@ -6,6 +6,7 @@
 mod access;
 mod causes;
 mod connections;
+mod held;
 mod history;
 mod listen;
 mod live;
@@ -19,6 +20,7 @@ mod server;
 mod stalled;
 mod tick;
 
+pub use held::{KeepAsked, VerdictAsked};
 pub use history::History;
 pub use live::unix_seconds;
 pub use objects::{ObjectKind, Objects, SOONEST_MAX, SortKey, Sorted};

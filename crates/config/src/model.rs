@@ -14,6 +14,7 @@ use ipnet::IpNet;
 
 use crate::certificate::CertificateFiles;
 use crate::headers::Fields;
+use crate::hold::Hold;
 use crate::listen_address::ListenAddress;
 use crate::users::Users;
 
@@ -139,6 +140,8 @@ pub struct Splice {
     pub fast_open: bool,
     /// True if requests for `http://` URLs pass, too.
     pub plain_http: bool,
+    /// In a hold rule: it waits for a verdict first.
+    pub hold: Option<Hold>,
 }
 
 /// The choice of one of several upstreams, and their checks.
@@ -257,6 +260,8 @@ pub struct Terminate {
     pub tls_version_min: Version,
     /// The PROXY header that is sent to the upstream first.
     pub proxy_protocol: Option<ProxyProtocol>,
+    /// In a hold rule: it waits for a verdict first.
+    pub hold: Option<Hold>,
 }
 
 /// Where the certificates of a rule come from.

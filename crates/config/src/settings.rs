@@ -182,13 +182,14 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 18] = [
+pub(super) const DOCUMENT_KEYS: [&str; 19] = [
     "acme",
     "admin",
     "dictionary",
     "dns",
     "evidence",
     "fleet",
+    "hold",
     "http",
     "limits",
     "listener",

@@ -86,8 +86,8 @@ memory_max = \"12\"
              address, \
              allow_remote, defer_accept, kind, mode, name, plain_http, proxy_protocol_from, \
              reuse_port, users)",
-            "4:1: a rule needs an `action`: \"splice\", \"terminate\", \"originate\" or \
-             \"refuse\"",
+            "4:1: a rule needs an `action`: \"splice\", \"terminate\", \"originate\", \
+             \"hold\" or \"refuse\"",
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
             "5:14: \"a.*.b\": \"*\" stands only as the whole first label, as in \
              \"*.example.com\"",
@@ -371,8 +371,8 @@ fn matchers_of_a_rule() {
     }
     assert_eq!(
         said_below_listener("[[rule]]\naction = \"deny\"\n"),
-        ["4:10: \"deny\" is not an action; expected \"splice\", \"terminate\", \"originate\" \
-          or \"refuse\"; \"refuse\" sends an alert"]
+        ["4:10: \"deny\" is not an action; expected \"splice\", \"terminate\", \"originate\", \
+          \"hold\" or \"refuse\"; \"refuse\" sends an alert"]
     );
     for (action, advice) in [
         (
@@ -560,6 +560,7 @@ fn a_whole_configuration() {
             forbid_tls_compression: false,
             fast_open: false,
             plain_http: false,
+            hold: None,
         })
     };
     assert_eq!(*config.rules.at(0).action, splice(SpliceUpstream::HostPort(bank), vec![]));

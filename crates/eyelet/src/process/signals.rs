@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::process::control::{Control, ControlCommand, ControlRequest};
 use crate::process::diagnostics::{self, Diagnostics};
+use crate::process::held;
 use crate::process::reload::{ReloadOutcome, reload};
 use crate::process::serve::Running;
 use crate::process::upgrade::{Departures, Upgrade, UpgradeEvent};
@@ -126,6 +127,10 @@ impl Signals {
                         edge.begin_upgrade(request, program).await;
                     }
                     ControlCommand::ChangeAccountKey => edge.change_account_key(request),
+                    ControlCommand::Held(command) => {
+                        let outcome = held::answer(&edge.running.holds(), command.as_ref());
+                        request.answer(&outcome).await;
+                    }
                 },
                 event = next_event(&mut edge.upgrade) => {
                     if let Some(stop) = edge.upgraded(event).await {

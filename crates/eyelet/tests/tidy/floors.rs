@@ -71,10 +71,12 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tracing",
         ]),
     ),
+    ("crates/hold", Some(&["eyelet-telemetry", "parking_lot"])),
     ("crates/balance", Some(&["eyelet-config", "eyelet-telemetry", "parking_lot", "tracing"])),
     (
         "crates/relay",
         Some(&[
+            "eyelet-hold",
             "eyelet-memory",
             "eyelet-record",
             "eyelet-sys",
@@ -88,6 +90,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/engine",
         Some(&[
+            "eyelet-hold",
             "eyelet-memory",
             "eyelet-record",
             "eyelet-relay",

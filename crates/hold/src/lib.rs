@@ -1,0 +1,14 @@
+//! Connections that are held until somebody decides: the questions that they wait on, and the
+//! verdicts. Values behind one lock: the time is an argument, and who asks and who decides is above.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod holds;
+mod question;
+mod verdict;
+
+pub use holds::{HELD_MAX, Holds, QUESTIONS_MAX, Sink};
+pub use question::{HoldKey, Question, Waiting, Who};
+pub use verdict::{DecideFault, Decided, Decision, KEPT_MAX, Keep, Which};
