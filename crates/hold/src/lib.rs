@@ -1,5 +1,5 @@
 //! Connections that are held until somebody decides: the questions that they wait on, and the
-//! verdicts. Values behind one lock: the time is an argument, and who asks and who decides is above.
+//! verdicts. Values behind one lock; the time is an argument.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it

@@ -77,50 +77,39 @@ async fn serve(connection: &mut Active<'_>) -> Result<(), End> {
         }
         _ => Box::pin(intercept::arrive(connection, &mut peeked)).await?,
     }
-    settle(connection, peeked).await
+    settle(connection, &mut peeked, None).await
 }
 
-/// Decides, and acts. `peeked` has the bytes that were read so far.
+/// Decides, unless the rule is known, and acts. `peeked` has the bytes that were read so far.
 // As above: it is part of each task.
 #[allow(clippy::manual_async_fn)]
 fn settle(
     connection: &mut Active<'_>,
-    mut peeked: CountedBuffer,
+    peeked: &mut CountedBuffer,
+    rule: Option<u32>,
 ) -> impl Future<Output = Result<(), End>> {
     async move {
-        let (rule, hello_bytes, offer) = match decide(connection, &mut peeked).await? {
+        let ruling = match rule {
+            Some(rule) => allowed(connection, rule, peeked),
+            None => decide(connection, peeked).await?,
+        };
+        let (rule, hello_bytes, offer) = match ruling {
             Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
             Ruling::Validate(with) => {
-                return Box::pin(action::validate::validate(connection, with, peeked)).await;
+                return Box::pin(action::validate::validate(connection, with, peeked.take())).await;
             }
-            Ruling::PlainHttp => {
-                return Box::pin(plain_http::serve(connection, &mut peeked)).await;
-            }
+            Ruling::PlainHttp => return Box::pin(plain_http::serve(connection, peeked)).await,
             Ruling::Refuse(answer, end) => return connect::end(connection, &answer, end),
         };
-        let is_held = connection.edge.snapshot.config.rules.at(rule).action.hold().is_some();
-        if is_held {
-            match action::hold::ask(connection, rule, &peeked) {
+        let action = connection.edge.snapshot.config.rules.at(rule).action;
+        // A held one has its verdict, and does not ask again.
+        if connection.info.decided.held.is_none() && action.hold().is_some() {
+            match action::hold::ask(connection, rule, peeked) {
                 Ok(Asked::Goes) => {}
                 Ok(Asked::Waits) => return Ok(()),
                 Err(end) => return action::hold::end(connection, end),
             }
         }
-        act(connection, rule, (hello_bytes, offer), &mut peeked).await
-    }
-}
-
-/// Takes the action of a rule. The first `hello_bytes` of `peeked` are the hello; 0 if none was
-/// read.
-#[allow(clippy::manual_async_fn)]
-fn act(
-    connection: &mut Active<'_>,
-    rule: u32,
-    (hello_bytes, offer): (usize, Offer),
-    peeked: &mut CountedBuffer,
-) -> impl Future<Output = Result<(), End>> {
-    async move {
-        let action = connection.edge.snapshot.config.rules.at(rule).action;
         let hello = peeked.get(..hello_bytes).unwrap_or_default();
         if let Err(end) = intercept::check_return(connection, hello, action) {
             return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
@@ -147,6 +136,16 @@ fn act(
     }
 }
 
+/// The ruling on a held connection that may go on by its rule.
+fn allowed(connection: &Active<'_>, rule: u32, peeked: &[u8]) -> Ruling {
+    let hello_bytes_max = connection.edge.snapshot.config.limits.hello_bytes_max;
+    let (hello_bytes, offer) = match HelloReader::new(hello_bytes_max).feed(peeked) {
+        Peek::Hello(hello) => (hello.raw_len(), Offer::of(&hello)),
+        _ => (0, Offer::default()),
+    };
+    Ruling::Act { rule, hello_bytes, offer }
+}
+
 /// Goes on with a connection that was held: by its rule, or decided anew.
 pub async fn resume(
     edge: Rc<Edge>,
@@ -171,17 +170,11 @@ async fn go_on(
     let woken = action::hold::wake(connection, &held, (&mut peeked, counted));
     // From here on nobody waits on the question for it.
     drop(held);
-    let rule = match woken {
-        Ok(Woken::Goes(rule)) => rule,
-        Ok(Woken::Anew) => return settle(connection, peeked).await,
-        Err(end) => return action::hold::end(connection, end),
-    };
-    let hello_bytes_max = connection.edge.snapshot.config.limits.hello_bytes_max;
-    let hello = match HelloReader::new(hello_bytes_max).feed(&peeked) {
-        Peek::Hello(hello) => (hello.raw_len(), Offer::of(&hello)),
-        _ => (0, Offer::default()),
-    };
-    act(connection, rule, hello, &mut peeked).await
+    match woken {
+        Ok(Woken::Goes(rule)) => settle(connection, &mut peeked, Some(rule)).await,
+        Ok(Woken::Anew) => settle(connection, &mut peeked, None).await,
+        Err(end) => action::hold::end(connection, end),
+    }
 }
 
 /// Writes the line of the decision if all are wanted, or if a rule in shadow would have refused:

@@ -140,19 +140,21 @@ impl Simulated {
         if peeks && handle.recv(&mut peeked, PEEKED_BYTES_MAX).await.map_err(failed)? == 0 {
             return Err(End::failed(Reason::ClientClosed(Some(BEFORE_HELLO))));
         }
+        let is_held = matches!(self.connections.borrow()[index].plan, Plan::Hold { .. });
+        if is_held {
+            let (key, now) = (question(index), handle.worker.now_unix_ms());
+            let waiting = self.holds.ask(key, who(), peeked.len(), now).expect("a place");
+            let (bytes, waits) = (peeked.to_vec().into(), HeldQuestion::Waits(waiting));
+            let held = HeldConnection::new(bytes, None, HELD_TIMEOUT, waits);
+            park::park(handle, info, Relay::Held(held));
+            return Ok(());
+        }
         let relay = match &mut self.connections.borrow_mut()[index].plan {
             Plan::Refuse => {
                 park::close_with(handle, &REFUSAL);
                 return Err(End { outcome: Outcome::Refused, reason: Reason::Refused("by rule") });
             }
-            Plan::Hold { .. } => {
-                let (key, now) = (question(index), handle.worker.now_unix_ms());
-                let waiting = self.holds.ask(key, who(), peeked.len(), now).expect("a place");
-                let (bytes, waits) = (peeked.to_vec().into(), HeldQuestion::Waits(waiting));
-                let held = HeldConnection::new(bytes, None, HELD_TIMEOUT, waits);
-                park::park(handle, info, Relay::Held(held));
-                return Ok(());
-            }
+            Plan::Hold { .. } => unreachable!("it is parked above"),
             Plan::Splice { inspect } => Relay::Splice(Spliced::new(
                 {
                     let mut flow = Flow::default();

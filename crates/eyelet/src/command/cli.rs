@@ -83,9 +83,9 @@ enum Command {
     },
     /// Show which connections are held, and decide about them
     ///
-    /// A rule with `action = "hold"` lets a connection wait until somebody decides. Without --config
-    /// all edges and sandboxes of this user are asked. Exit status: 0, or 1 if no process answers,
-    /// or nobody waits for that name any more.
+    /// A rule with `action = "hold"` lets a connection wait until somebody decides. Without
+    /// --config all edges and sandboxes of this user are asked. Exit status: 0, or 1 if no process
+    /// answers, or nobody waits for that name any more.
     Held(held::HeldArgs),
     /// Show which rule of FILE decides a connection, and why no earlier rule does
     Explain(Box<explain::ExplainArgs>),

@@ -249,7 +249,8 @@ fn a_webhook_decides_and_one_that_lies_leaves_it_to_people() {
         // It is not JSON, is cut, comes twice, is none of HTTP's, is too long, or no 2xx.
         "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nallow",
         "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{\"verdict\":\"allow\"}",
-        "HTTP/1.1 200 OK\r\nContent-Length: 38\r\n\r\n{\"verdict\":\"allow\"}{\"verdict\":\"allow\"}",
+        "HTTP/1.1 200 OK\r\nContent-Length: 38\r\n\r\n\
+         {\"verdict\":\"allow\"}{\"verdict\":\"allow\"}",
         "allow\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n{",
         "HTTP/1.1 500 No\r\nContent-Length: 19\r\n\r\n{\"verdict\":\"allow\"}",

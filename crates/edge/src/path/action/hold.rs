@@ -99,7 +99,12 @@ pub fn wake(
     let waited_ms = edge.engine.now_unix_ms().saturating_sub(info.started_unix_ms());
     if let Some(decision) = held.decision() {
         by_verdict(connection, decision, waited_ms)?;
-        return Ok(rule.map_or(Woken::Anew, Woken::Goes));
+        if let Some(rule) = rule {
+            return Ok(Woken::Goes(rule));
+        }
+        // The verdict was about another rule.
+        connection.info.decided.held = None;
+        return Ok(Woken::Anew);
     }
     if held.is_late() {
         let decision = Decision { verdict: HeldVerdict::Refuse, by: HeldBy::Timeout };

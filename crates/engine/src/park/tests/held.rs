@@ -27,7 +27,7 @@ impl Program for Rc<Noting> {
 
     fn woken(self: Rc<Self>, _: Handle, info: ConnectionInfo, relay: Relay, _: Counted) -> Task {
         let Relay::Held(held) = relay else { panic!("it is held") };
-        self.woken.borrow_mut().push((info.id, held.decision(), held.is_late()));
+        self.woken.borrow_mut().push((number(info.id), held.decision(), held.is_late()));
         Box::pin(std::future::ready(()))
     }
 
@@ -46,7 +46,7 @@ impl Program for Rc<Noting> {
     }
 
     fn log(&self, info: &ConnectionInfo, end: &End) {
-        self.logged.borrow_mut().push((info.id, end.reason.to_string()));
+        self.logged.borrow_mut().push((number(info.id), end.reason.to_string()));
     }
 
     fn flush_log(&self, _: i64) {}
@@ -57,6 +57,11 @@ impl Program for Rc<Noting> {
     fn is_resting(&self) -> bool {
         true
     }
+}
+
+/// Ids begin with the worker's number.
+fn number(id: u64) -> u64 {
+    id & 0xffff
 }
 
 struct Scene {
