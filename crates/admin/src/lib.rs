@@ -6,7 +6,6 @@
 mod access;
 mod causes;
 mod connections;
-mod held;
 mod history;
 mod listen;
 mod live;
@@ -20,10 +19,10 @@ mod server;
 mod stalled;
 mod tick;
 
-pub use held::{KeepAsked, VerdictAsked};
 pub use history::History;
 pub use live::unix_seconds;
 pub use objects::{ObjectKind, Objects, SOONEST_MAX, SortKey, Sorted};
+pub use query::{KeepAsked, VerdictAsked};
 pub use routes::{Answers, Document};
 pub use server::{AdminError, AdminServer, CONNECTIONS_MAX, Start};
 pub use tick::LISTED_MAX;

@@ -12,9 +12,9 @@ use hyper::{HeaderMap, Method, Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::mpsc::Receiver;
 
-use crate::held::VerdictAsked;
 use crate::metrics::{Format, Metrics};
 use crate::objects::{ObjectKind, Objects, Sorted, pieces};
+use crate::query::VerdictAsked;
 
 /// What the server asks the program. It is called on the server's thread.
 pub trait Answers: Send + Sync + 'static {

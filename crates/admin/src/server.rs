@@ -20,8 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep};
 
 use crate::access::{Access, Refused};
-use crate::connections;
-use crate::held;
+use crate::connections::{self, held};
 use crate::history::History;
 use crate::listen::{Identity, Listening, bind_tcp, bind_unix, is_there};
 use crate::live::{self, Live};

@@ -2,14 +2,13 @@
 //! decides.
 
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::files::Files;
 use crate::listen_address::is_loopback_host;
 use crate::listeners::Listeners;
 use crate::matchers::Matchers;
-use crate::model::{Action, Host, HostPort, ListenerKind, SpliceUpstream};
+use crate::model::{Action, Hold, Host, HostPort, ListenerKind, SpliceUpstream};
 use crate::reader::Section;
 use crate::{settings, values};
 
@@ -36,13 +35,6 @@ pub struct HoldWebhook {
     pub authority: Box<str>,
     /// The path, with a query if there is one.
     pub path: Box<str>,
-}
-
-/// What a hold rule adds to the action that follows a verdict.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Hold {
-    /// The list of names that the verdict "always" is added to.
-    pub file: Option<PathBuf>,
 }
 
 impl Action {

@@ -14,7 +14,6 @@ use ipnet::IpNet;
 
 use crate::certificate::CertificateFiles;
 use crate::headers::Fields;
-use crate::hold::Hold;
 use crate::listen_address::ListenAddress;
 use crate::users::Users;
 
@@ -448,6 +447,13 @@ pub enum ProxyProtocol {
     V2,
 }
 
+/// What a hold rule adds to the action that follows a verdict.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Hold {
+    /// The list of names that the verdict "always" is added to.
+    pub file: Option<PathBuf>,
+}
+
 /// `action = "refuse"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Refuse {
@@ -612,14 +618,6 @@ pub enum Access {
 pub struct Dns {
     /// Empty: the system's.
     pub servers: Vec<SocketAddr>,
-}
-
-impl Dns {
-    /// The system's files that say how names are looked up.
-    pub const fn system_files(&self) -> &'static [&'static str] {
-        const FILES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
-        if self.servers.is_empty() { &FILES } else { FILES.split_at(1).0 }
-    }
 }
 
 /// The settings of how evidence for names is gathered.

@@ -94,8 +94,14 @@ const WORDS: &[(&[&str], &str)] = &[
 ];
 
 /// `deny` is also the name of a lint level, of a tool and of a switch of systemd's.
-const DENY_TOOLS: &[&str] =
-    &["deny(", "cargo deny", "cargo-deny", "deny.toml", "MemoryDenyWriteExecute"];
+const DENY_TOOLS: &[&str] = &[
+    "deny(",
+    "deny_unknown_fields",
+    "cargo deny",
+    "cargo-deny",
+    "deny.toml",
+    "MemoryDenyWriteExecute",
+];
 
 /// What has no place on a worker's thread or has no bound, without blanks, and what to use.
 const BLOCKING: &[(&str, &str)] = &[

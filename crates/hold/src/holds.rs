@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use eyelet_telemetry::held::{HeldBy, HeldInfo, HeldVerdict};
 use parking_lot::Mutex;
 
-use crate::question::{HoldKey, Question, Waiting, Who};
-use crate::verdict::{DecideFault, Decided, Decision, KEPT_MAX, Keep, Which};
+use crate::question::{HoldKey, HoldQuestion, Who};
+use crate::verdict::{DecideFault, DecidedCounts, HoldDecision, KEPT_MAX, Keep, Which};
 
 /// Questions that are open at a time: more than a person can read, and about 300 KiB.
 pub const QUESTIONS_MAX: usize = 1_000;
@@ -19,7 +19,7 @@ pub const QUESTIONS_MAX: usize = 1_000;
 pub const HELD_MAX: usize = 10_000;
 
 /// Takes a question, and waits for nothing: the lock of all questions is held.
-pub type Sink = Box<dyn Fn(Arc<Question>) + Send>;
+pub type Sink = Box<dyn Fn(Arc<HoldQuestion>) + Send>;
 
 /// The questions of a process, and the verdicts.
 #[derive(Default)]
@@ -34,7 +34,7 @@ pub struct Holds {
 #[derive(Default)]
 struct State {
     last_id: u64,
-    open: HashMap<HoldKey, Arc<Question>>,
+    open: HashMap<HoldKey, Arc<HoldQuestion>>,
     kept: HashMap<HoldKey, Kept>,
     /// Connections that are held, and the bytes of them.
     held: (usize, usize),
@@ -46,7 +46,7 @@ struct State {
 
 #[derive(Debug)]
 struct Kept {
-    decision: Decision,
+    decision: HoldDecision,
     until_unix_ms: u64,
 }
 
@@ -60,7 +60,7 @@ impl Holds {
         who: Who,
         bytes: usize,
         now_unix_ms: u64,
-    ) -> Option<Waiting> {
+    ) -> Option<HoldPlace> {
         let mut state = self.state.lock();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let kept = state.remembered(&key, now_unix_ms);
@@ -73,7 +73,7 @@ impl Holds {
         }
         let question = known.unwrap_or_else(|| {
             state.last_id += 1;
-            Arc::new(Question {
+            Arc::new(HoldQuestion {
                 id: state.last_id,
                 key: key.clone(),
                 who,
@@ -90,11 +90,11 @@ impl Holds {
         state.held.0 += 1;
         state.held.1 += bytes as usize;
         drop(state);
-        Some(Waiting::new(self, question, (bytes, is_new)))
+        Some(HoldPlace::new(self, question, (bytes, is_new)))
     }
 
     /// A connection waits no more.
-    pub(crate) fn leave(&self, waiting: &Waiting) {
+    pub(crate) fn leave(&self, waiting: &HoldPlace) {
         let mut state = self.state.lock();
         state.held.0 -= 1;
         state.held.1 -= waiting.bytes as usize;
@@ -112,12 +112,12 @@ impl Holds {
     pub fn decide(
         &self,
         which: Which<'_>,
-        decision: Decision,
+        decision: HoldDecision,
         keep: Keep,
         now_unix_ms: u64,
-    ) -> Result<Decided, DecideFault> {
+    ) -> Result<DecidedCounts, DecideFault> {
         let mut state = self.state.lock();
-        let found: Vec<Arc<Question>> = state.found(which).collect();
+        let found: Vec<Arc<HoldQuestion>> = state.found(which).collect();
         if found.is_empty() {
             return Err(DecideFault::Gone);
         }
@@ -131,7 +131,7 @@ impl Holds {
                 state.kept.insert(question.key.clone(), Kept { decision, until_unix_ms });
             }
         }
-        let mut decided = Decided::default();
+        let mut decided = DecidedCounts::default();
         for question in found {
             state.open.remove(&question.key);
             // It was open, and is decided under the lock.
@@ -161,14 +161,14 @@ impl Holds {
     }
 
     /// The open questions for which `which` holds, oldest first.
-    pub fn found(&self, which: Which<'_>) -> Vec<Arc<Question>> {
-        let mut found: Vec<Arc<Question>> = self.state.lock().found(which).collect();
+    pub fn found(&self, which: Which<'_>) -> Vec<Arc<HoldQuestion>> {
+        let mut found: Vec<Arc<HoldQuestion>> = self.state.lock().found(which).collect();
         found.sort_unstable_by_key(|question| question.id);
         found
     }
 
     /// The open questions with the number of connections that wait on each, oldest first.
-    pub fn open(&self) -> Vec<(Arc<Question>, usize)> {
+    pub fn open(&self) -> Vec<(Arc<HoldQuestion>, usize)> {
         let state = self.state.lock();
         let mut open: Vec<_> = state
             .open
@@ -215,7 +215,7 @@ impl Holds {
 }
 
 impl State {
-    fn remembered(&mut self, key: &HoldKey, now_unix_ms: u64) -> Option<Decision> {
+    fn remembered(&mut self, key: &HoldKey, now_unix_ms: u64) -> Option<HoldDecision> {
         // Most processes remember none.
         let kept = self.kept.get(key)?;
         if kept.until_unix_ms > now_unix_ms {
@@ -225,15 +225,63 @@ impl State {
         None
     }
 
-    fn found<'a>(&'a self, which: Which<'a>) -> impl Iterator<Item = Arc<Question>> + 'a {
-        let takes = move |question: &&Arc<Question>| which.takes(question.id, &question.key);
+    fn found<'a>(&'a self, which: Which<'a>) -> impl Iterator<Item = Arc<HoldQuestion>> + 'a {
+        let takes = move |question: &&Arc<HoldQuestion>| match which {
+            Which::Id(wanted) => wanted == question.id,
+            Which::Name(name, port) => {
+                let key = &question.key;
+                key.name.eq_ignore_ascii_case(name) && port.is_none_or(|port| port == key.port)
+            }
+        };
         self.open.values().filter(takes).cloned()
     }
 
-    fn send(&self, question: &Arc<Question>) {
+    fn send(&self, question: &Arc<HoldQuestion>) {
         if let Some(webhook) = &self.webhook {
             webhook(question.clone());
         }
+    }
+}
+
+/// The place of one connection that waits on a question. Dropping it gives the place back, and the
+/// question ends with the last one.
+pub struct HoldPlace {
+    holds: Arc<Holds>,
+    pub(crate) question: Arc<HoldQuestion>,
+    /// Bytes that are held of the connection.
+    pub(crate) bytes: u32,
+    /// True if nobody waited on the question before.
+    is_first: bool,
+}
+
+impl HoldPlace {
+    pub(crate) fn new(
+        holds: &Arc<Holds>,
+        question: Arc<HoldQuestion>,
+        (bytes, is_first): (u32, bool),
+    ) -> Self {
+        Self { holds: holds.clone(), question, bytes, is_first }
+    }
+
+    /// True if nobody waited on the question before.
+    pub fn is_first(&self) -> bool {
+        self.is_first
+    }
+
+    /// The verdict, once there is one.
+    pub fn decision(&self) -> Option<HoldDecision> {
+        self.question.decision.get().copied()
+    }
+
+    /// The question.
+    pub fn question(&self) -> &Arc<HoldQuestion> {
+        &self.question
+    }
+}
+
+impl Drop for HoldPlace {
+    fn drop(&mut self) {
+        self.holds.leave(self);
     }
 }
 
@@ -243,8 +291,9 @@ mod tests {
 
     use super::*;
 
-    const ALLOW: Decision = Decision { verdict: HeldVerdict::Allow, by: HeldBy::Page };
-    const REFUSE: Decision = Decision { verdict: HeldVerdict::Refuse, by: HeldBy::Terminal };
+    const ALLOW: HoldDecision = HoldDecision { verdict: HeldVerdict::Allow, by: HeldBy::Page };
+    const REFUSE: HoldDecision =
+        HoldDecision { verdict: HeldVerdict::Refuse, by: HeldBy::Terminal };
 
     fn key(name: &str, port: u16) -> HoldKey {
         HoldKey { rule: "ask".into(), name: name.into(), port }
@@ -254,7 +303,7 @@ mod tests {
         Who { client: [127, 0, 0, 1].into(), program: None, file: None }
     }
 
-    fn ask(holds: &Arc<Holds>, name: &str, port: u16, now: u64) -> Option<Waiting> {
+    fn ask(holds: &Arc<Holds>, name: &str, port: u16, now: u64) -> Option<HoldPlace> {
         holds.ask(key(name, port), who(), 100, now)
     }
 
@@ -268,7 +317,7 @@ mod tests {
         assert!(holds.poll_verdict(&mut seen, task).is_pending());
         let which = Which::Name("A.example", Some(443));
         let decided = holds.decide(which, ALLOW, Keep::Once, 6).unwrap();
-        assert_eq!(decided, Decided { questions: 1, connections: 3 });
+        assert_eq!(decided, DecidedCounts { questions: 1, connections: 3 });
         assert!(holds.poll_verdict(&mut seen, task).is_ready());
         assert!(holds.poll_verdict(&mut seen, task).is_pending());
         assert!(a.iter().all(|waiting| waiting.decision() == Some(ALLOW)));

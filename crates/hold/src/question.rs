@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
-use crate::holds::Holds;
-use crate::verdict::Decision;
+use crate::verdict::HoldDecision;
 
 /// What connections that wait on one question have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +29,7 @@ pub struct Who {
 
 /// A question that is or was open.
 #[derive(Debug)]
-pub struct Question {
+pub struct HoldQuestion {
     /// Its number in this process.
     pub id: u64,
     pub key: HoldKey,
@@ -40,47 +39,5 @@ pub struct Question {
     pub since_unix_ms: u64,
     /// Connections that wait. Changed under the lock of its [`Holds`] only.
     pub(crate) waiting: AtomicUsize,
-    pub(crate) decision: OnceLock<Decision>,
-}
-
-/// The place of one connection that waits on a question. Dropping it gives the place back, and the
-/// question ends with the last one.
-pub struct Waiting {
-    holds: Arc<Holds>,
-    pub(crate) question: Arc<Question>,
-    /// Bytes that are held of the connection.
-    pub(crate) bytes: u32,
-    /// True if nobody waited on the question before.
-    is_first: bool,
-}
-
-impl Waiting {
-    pub(crate) fn new(
-        holds: &Arc<Holds>,
-        question: Arc<Question>,
-        (bytes, is_first): (u32, bool),
-    ) -> Self {
-        Self { holds: holds.clone(), question, bytes, is_first }
-    }
-
-    /// True if nobody waited on the question before.
-    pub fn is_first(&self) -> bool {
-        self.is_first
-    }
-
-    /// The verdict, once there is one.
-    pub fn decision(&self) -> Option<Decision> {
-        self.question.decision.get().copied()
-    }
-
-    /// The question.
-    pub fn question(&self) -> &Arc<Question> {
-        &self.question
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.holds.leave(self);
-    }
+    pub(crate) decision: OnceLock<HoldDecision>,
 }

@@ -4,14 +4,12 @@ use std::fmt;
 
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
-use crate::question::HoldKey;
-
 /// Verdicts that are remembered at a time: about 1 MiB. Each was given by hand or by the webhook.
 pub const KEPT_MAX: usize = 10_000;
 
 /// A verdict, and who gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct HoldDecision {
     pub verdict: HeldVerdict,
     pub by: HeldBy,
 }
@@ -34,20 +32,9 @@ pub enum Which<'a> {
     Name(&'a str, Option<u16>),
 }
 
-impl Which<'_> {
-    pub(crate) fn takes(&self, id: u64, key: &HoldKey) -> bool {
-        match self {
-            Self::Id(wanted) => *wanted == id,
-            Self::Name(name, port) => {
-                key.name.eq_ignore_ascii_case(name) && port.is_none_or(|port| port == key.port)
-            }
-        }
-    }
-}
-
 /// What a verdict was about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Decided {
+pub struct DecidedCounts {
     /// The number of questions.
     pub questions: usize,
     /// The number of connections that waited.

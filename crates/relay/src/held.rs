@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use eyelet_hold::{Decision, HoldKey, Waiting};
+use eyelet_hold::{HoldDecision, HoldKey, HoldPlace};
 use eyelet_sys::epoll::{ENDED, FAILED};
 use eyelet_telemetry::info::{AskedBy, End};
 use eyelet_telemetry::reason::{Reason, Stage, When};
@@ -27,13 +27,13 @@ pub struct HeldConnection {
     wait_ms: u32,
     /// True if that time is over.
     is_late: bool,
-    question: HeldQuestion,
+    question: HeldState,
 }
 
 /// The question of a held connection.
-pub enum HeldQuestion {
+pub enum HeldState {
     /// It waits on this one.
-    Waits(Waiting),
+    Waits(HoldPlace),
     /// It is to wait on this one: it came from another process.
     Moved(Box<HoldKey>),
     /// It is to be decided anew: its rule is gone, or there is no place for its question.
@@ -46,7 +46,7 @@ impl HeldConnection {
         bytes: Box<[u8]>,
         owes_answer: Option<AskedBy>,
         wait: Duration,
-        question: HeldQuestion,
+        question: HeldState,
     ) -> Self {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         Self { flow: Flow::default(), bytes, owes_answer, wait_ms, is_late: false, question }
@@ -63,24 +63,24 @@ impl HeldConnection {
     }
 
     /// The verdict, once there is one.
-    pub fn decision(&self) -> Option<Decision> {
+    pub fn decision(&self) -> Option<HoldDecision> {
         match &self.question {
-            HeldQuestion::Waits(waiting) => waiting.decision(),
-            HeldQuestion::Moved(_) | HeldQuestion::Anew => None,
+            HeldState::Waits(waiting) => waiting.decision(),
+            HeldState::Moved(_) | HeldState::Anew => None,
         }
     }
 
     /// The key of its question, unless it is decided anew.
     pub fn key(&self) -> Option<&HoldKey> {
         match &self.question {
-            HeldQuestion::Waits(waiting) => Some(&waiting.question().key),
-            HeldQuestion::Moved(key) => Some(key),
-            HeldQuestion::Anew => None,
+            HeldState::Waits(waiting) => Some(&waiting.question().key),
+            HeldState::Moved(key) => Some(key),
+            HeldState::Anew => None,
         }
     }
 
     /// Has it wait on another question.
-    pub fn set_question(&mut self, question: HeldQuestion) {
+    pub fn set_question(&mut self, question: HeldState) {
         self.question = question;
     }
 
@@ -98,8 +98,8 @@ impl HeldConnection {
     pub fn is_over(&self) -> bool {
         self.is_late
             || match &self.question {
-                HeldQuestion::Waits(waiting) => waiting.decision().is_some(),
-                HeldQuestion::Moved(_) | HeldQuestion::Anew => true,
+                HeldState::Waits(waiting) => waiting.decision().is_some(),
+                HeldState::Moved(_) | HeldState::Anew => true,
             }
     }
 

@@ -30,8 +30,8 @@ pub struct Spliced {
 }
 
 impl Spliced {
-    /// Takes name, address, and what became of a held one, which differ between most connections, out
-    /// of `decided`. What is left is the same for many connections, which share it.
+    /// Takes name, address, and what became of a held one, which differ between most connections,
+    /// out of `decided`. What is left is the same for many connections, which share it.
     pub fn new(flow: Flow, decided: &mut Decided) -> Self {
         let destination = decided.destination.take();
         let held = decided.held.take();

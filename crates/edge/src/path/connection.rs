@@ -8,7 +8,7 @@ use eyelet_wire::hello::{Hello, HelloReader, NotTls, Peek};
 use futures_util::FutureExt;
 
 use crate::path::action;
-use crate::path::action::hold::{Asked, Woken};
+use crate::path::action::hold::{HoldResult, Woken};
 use crate::path::action::terminate::Offer;
 use crate::path::active::Active;
 use crate::path::connect;
@@ -105,8 +105,8 @@ fn settle(
         // A held one has its verdict, and does not ask again.
         if connection.info.decided.held.is_none() && action.hold().is_some() {
             match action::hold::ask(connection, rule, peeked) {
-                Ok(Asked::Goes) => {}
-                Ok(Asked::Waits) => return Ok(()),
+                Ok(HoldResult::Goes) => {}
+                Ok(HoldResult::Waits) => return Ok(()),
                 Err(end) => return action::hold::end(connection, end),
             }
         }

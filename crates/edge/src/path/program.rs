@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_engine::departure::Departure;
+use eyelet_engine::held;
 use eyelet_engine::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
 use eyelet_engine::park;
 use eyelet_engine::table::KeptStreams;
 use eyelet_engine::worker::{Handle, Program, Settings, Task, Update};
-use eyelet_hold::{HoldKey, Waiting};
+use eyelet_hold::{HoldKey, HoldPlace};
 use eyelet_http::{WokenConnection, check};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
@@ -60,7 +61,7 @@ impl Service {
         let rules = edge.snapshot.config.rules.iter();
         let rules = rules.filter(|rule| rule.action.hold().is_some()).map(|rule| rule.name);
         let rules: HashSet<&str> = rules.collect();
-        park::held::decide_anew(&edge.engine, |key| !rules.contains(&*key.rule));
+        held::decide_anew(&edge.engine, |key| !rules.contains(&*key.rule));
     }
 
     /// Ends parked connections whose rule the newest configuration lacks, in a part of the table.
@@ -184,7 +185,7 @@ impl Program for Service {
         eyelet_http::attach_links(&engine, links, connections)
     }
 
-    fn ask_again(&self, info: &ConnectionInfo, key: HoldKey, bytes: usize) -> Option<Waiting> {
+    fn ask_again(&self, info: &ConnectionInfo, key: HoldKey, bytes: usize) -> Option<HoldPlace> {
         hold::ask_again(&self.edge.borrow(), info, key, bytes)
     }
 

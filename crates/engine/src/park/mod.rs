@@ -673,7 +673,7 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     end_parked(worker, key, &End { outcome, reason }, last);
 }
 
-pub mod held;
+pub(crate) mod held;
 pub(crate) mod rest;
 mod resting;
 #[cfg(test)]

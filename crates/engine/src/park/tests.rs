@@ -16,7 +16,6 @@ use eyelet_telemetry::info::{Decided, Parked};
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
 
 mod further;
-mod held;
 mod shared;
 
 /// A program with a fault in its log, or in its answers.

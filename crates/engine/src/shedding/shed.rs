@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Context;
 
+use crate::held;
 use crate::park;
 use crate::shedding::tidy::is_queued;
 use crate::table::{ConnectionTable, EndCause, Phase, Slot, SlotState, Waits};
@@ -201,7 +202,7 @@ impl Worker {
         self.shed_first(&self.shedding.large, Phase::Large, spared)
             || shed_half_open()
             || self.shed_first(&self.shedding.unused, Phase::Idle, spared)
-            || !crowded && park::held::shed_oldest(self, spared)
+            || !crowded && held::shed_oldest(self, spared)
     }
 
     /// Ends the oldest half-open connection of a source that is served in many tasks, or that has

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use eyelet_hold::{Decision, HoldKey, Holds, Keep, Waiting, Which, Who};
+use eyelet_hold::{HoldDecision, HoldKey, HoldPlace, Holds, Keep, Which, Who};
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_record::Session;
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
@@ -19,7 +19,7 @@ use crate::ready::{CLIENT, Side, UPSTREAM};
 use crate::testing::stream::Stream;
 use crate::worker::WaitError;
 use crate::worker::{Handle, Program, Task, Update};
-use eyelet_relay::held::{HeldConnection, HeldQuestion};
+use eyelet_relay::held::{HeldConnection, HeldState};
 use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::{Terminated, final_alert};
 use eyelet_relay::{Flow, Relay};
@@ -128,7 +128,7 @@ impl Simulated {
         let (name, by) = (index.to_string(), HeldBy::Page);
         // It is not held yet, or no more.
         let which = Which::Name(&name, None);
-        let _ = self.holds.decide(which, Decision { verdict, by }, Keep::Once, 0);
+        let _ = self.holds.decide(which, HoldDecision { verdict, by }, Keep::Once, 0);
     }
 
     async fn serve(&self, handle: &Handle, info: &mut ConnectionInfo) -> Result<(), End> {
@@ -144,7 +144,7 @@ impl Simulated {
         if is_held {
             let (key, now) = (question(index), handle.worker.now_unix_ms());
             let waiting = self.holds.ask(key, who(), peeked.len(), now).expect("a place");
-            let (bytes, waits) = (peeked.to_vec().into(), HeldQuestion::Waits(waiting));
+            let (bytes, waits) = (peeked.to_vec().into(), HeldState::Waits(waiting));
             let held = HeldConnection::new(bytes, None, HELD_TIMEOUT, waits);
             park::park(handle, info, Relay::Held(held));
             return Ok(());
@@ -284,7 +284,7 @@ impl Program for Simulated {
         })
     }
 
-    fn ask_again(&self, _: &ConnectionInfo, key: HoldKey, bytes: usize) -> Option<Waiting> {
+    fn ask_again(&self, _: &ConnectionInfo, key: HoldKey, bytes: usize) -> Option<HoldPlace> {
         self.holds.ask(key, who(), bytes, 0)
     }
 

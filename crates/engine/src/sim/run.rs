@@ -17,7 +17,7 @@ use super::peer::Peer;
 use super::program::{Connection, LogEntry, Plan, REFUSAL, Simulated};
 use super::verdict;
 use super::verdict::Weather;
-use crate::park;
+use crate::held;
 use crate::ready::{CLIENT, UPSTREAM};
 use crate::table::timer_wheel::TICK_MS;
 use crate::testing::stepper::{Stepper, check_budget, check_worker};
@@ -196,7 +196,7 @@ impl Simulation {
     }
 
     fn wake_decided(&self) {
-        self.workers.iter().for_each(|stepper| park::held::wake_decided(&stepper.worker));
+        self.workers.iter().for_each(|stepper| held::wake_decided(&stepper.worker));
     }
 
     /// Parked connections leave one process for the other.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use eyelet_hold::{HoldKey, Waiting};
+use eyelet_hold::{HoldKey, HoldPlace};
 use eyelet_sys::waker;
 
 use crate::departure::Departure;
@@ -186,7 +186,7 @@ pub trait Program {
 
     /// A place for a held connection that comes from another process, among those that wait on this
     /// question. `None`: it is to be decided anew.
-    fn ask_again(&self, _info: &ConnectionInfo, _key: HoldKey, _bytes: usize) -> Option<Waiting> {
+    fn ask_again(&self, _info: &ConnectionInfo, _key: HoldKey, _bytes: usize) -> Option<HoldPlace> {
         None
     }
 

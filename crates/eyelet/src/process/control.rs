@@ -20,9 +20,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{sleep, timeout};
 
+use crate::process::held;
 use crate::process::reload::ReloadOutcome;
 use eyelet_admin::{KeepAsked, VerdictAsked};
-use eyelet_telemetry::held::HeldVerdict;
+use eyelet_hold::{Holds, Which};
+use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
 /// The folder of the sockets if the user has no runtime folder. systemd makes it for a service with
 /// `RuntimeDirectory=eyelet`.
@@ -147,6 +149,17 @@ impl ControlRequest {
     pub async fn answer(mut self, outcome: &ReloadOutcome) {
         let text = format!("{}\n{}", outcome.code, outcome.text);
         let _ = timeout(REQUEST_TIMEOUT, self.stream.write_all(text.as_bytes())).await;
+    }
+}
+
+/// Lists what is held, or gives a verdict.
+pub fn answer_held(holds: &Holds, command: Option<&HeldCommand>) -> ReloadOutcome {
+    let Some(HeldCommand { name, port, verdict }) = command else {
+        return ReloadOutcome { code: 0, text: held::listed(holds) };
+    };
+    match held::decide(holds, Which::Name(name, *port), *verdict, HeldBy::Terminal) {
+        Ok(line) => ReloadOutcome { code: 0, text: format!("{line}\n") },
+        Err(why) => ReloadOutcome::failed(why),
     }
 }
 

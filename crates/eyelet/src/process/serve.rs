@@ -31,11 +31,11 @@ use eyelet_edge::snapshot::listen::{
 use eyelet_edge::snapshot::published::{Published, sockets};
 use eyelet_edge::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use eyelet_engine::departure::Departure;
+use eyelet_engine::held::follow;
 use eyelet_engine::iteration::{DropFutures, run};
 use eyelet_engine::listing::{self, Connections, Queries};
 use eyelet_engine::moving::batch::{self, Arrival, Arrivals};
 use eyelet_engine::moving::parts::DescriptorRoom;
-use eyelet_engine::park::held::follow;
 use eyelet_engine::worker::{ListenerSocket, Order, Orders, WorkerOrders};
 use eyelet_hold::Holds;
 use eyelet_memory::budget::Budget;

@@ -391,6 +391,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-config",
             "eyelet-downstream",
             "eyelet-engine",
+            "eyelet-hold",
             "eyelet-http",
             "eyelet-memory",
             "eyelet-policy",

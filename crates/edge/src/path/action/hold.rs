@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use eyelet_config::{Action, Host, HttpAddress, SpliceUpstream, Terminate};
 use eyelet_engine::park;
-use eyelet_hold::{Decision, HoldKey, Waiting, Who};
+use eyelet_hold::{HoldDecision, HoldKey, HoldPlace, Who};
 use eyelet_memory::budget::{Counted, CountedBuffer};
 use eyelet_relay::Relay;
-use eyelet_relay::held::{HeldConnection, HeldQuestion};
+use eyelet_relay::held::{HeldConnection, HeldState};
 use eyelet_telemetry::held::{HeldBy, HeldInfo, HeldVerdict};
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::reason::{HeldEnd, Reason};
@@ -21,7 +21,7 @@ use crate::path::refuse::RefusalMessage;
 use crate::snapshot::edge::Edge;
 
 /// What a connection does that came to a hold rule.
-pub enum Asked {
+pub enum HoldResult {
     /// It goes on: the verdict was there before it came.
     Goes,
     /// It is parked.
@@ -40,7 +40,11 @@ pub enum Woken {
 ///
 /// # Errors
 /// Its end, if it is refused.
-pub fn ask(connection: &mut Active<'_>, rule: u32, peeked: &CountedBuffer) -> Result<Asked, End> {
+pub fn ask(
+    connection: &mut Active<'_>,
+    rule: u32,
+    peeked: &CountedBuffer,
+) -> Result<HoldResult, End> {
     let (edge, snapshot) = (connection.edge, &connection.edge.snapshot);
     let found = snapshot.config.rules.at(rule);
     let (name, port) = target(connection, found.action);
@@ -50,7 +54,7 @@ pub fn ask(connection: &mut Active<'_>, rule: u32, peeked: &CountedBuffer) -> Re
         return Err(refused(HeldEnd::TooMany));
     };
     if let Some(decision) = waiting.decision() {
-        return by_verdict(connection, decision, 0).map(|()| Asked::Goes);
+        return by_verdict(connection, decision, 0).map(|()| HoldResult::Goes);
     }
     if waiting.is_first() {
         let (question, client) = (waiting.question(), connection.info.client.ip());
@@ -58,10 +62,10 @@ pub fn ask(connection: &mut Active<'_>, rule: u32, peeked: &CountedBuffer) -> Re
         tracing::warn!("held: {name}:{port} for {client}, by \"{rule}\": `eyelet held` decides");
     }
     let (bytes, owes_answer) = (peeked.to_vec().into(), connection.info.owes_answer);
-    let (wait, question) = (snapshot.config.hold.timeout, HeldQuestion::Waits(waiting));
+    let (wait, question) = (snapshot.config.hold.timeout, HeldState::Waits(waiting));
     let held = HeldConnection::new(bytes, owes_answer, wait, question);
     park::park(connection.handle, connection.info, Relay::Held(held));
-    Ok(Asked::Waits)
+    Ok(HoldResult::Waits)
 }
 
 /// Has a connection wait again that comes from another process.
@@ -70,7 +74,7 @@ pub fn ask_again(
     info: &ConnectionInfo,
     key: HoldKey,
     bytes: usize,
-) -> Option<Waiting> {
+) -> Option<HoldPlace> {
     let snapshot = &edge.snapshot;
     let action = snapshot.config.rules.iter().find(|rule| *rule.name == *key.rule)?.action;
     action.hold()?;
@@ -107,7 +111,7 @@ pub fn wake(
         return Ok(Woken::Anew);
     }
     if held.is_late() {
-        let decision = Decision { verdict: HeldVerdict::Refuse, by: HeldBy::Timeout };
+        let decision = HoldDecision { verdict: HeldVerdict::Refuse, by: HeldBy::Timeout };
         note(connection, decision, waited_ms);
         return Err(refused(HeldEnd::Undecided));
     }
@@ -139,7 +143,11 @@ fn move_to_newest(
     Ok(rule)
 }
 
-fn by_verdict(connection: &mut Active<'_>, decision: Decision, waited_ms: u64) -> Result<(), End> {
+fn by_verdict(
+    connection: &mut Active<'_>,
+    decision: HoldDecision,
+    waited_ms: u64,
+) -> Result<(), End> {
     note(connection, decision, waited_ms);
     match decision.verdict {
         HeldVerdict::Allow => Ok(()),
@@ -147,7 +155,7 @@ fn by_verdict(connection: &mut Active<'_>, decision: Decision, waited_ms: u64) -
     }
 }
 
-fn note(connection: &mut Active<'_>, Decision { verdict, by }: Decision, waited_ms: u64) {
+fn note(connection: &mut Active<'_>, HoldDecision { verdict, by }: HoldDecision, waited_ms: u64) {
     let ms = u32::try_from(waited_ms).unwrap_or(u32::MAX);
     let held = HeldInfo { ms, verdict, by };
     connection.info.decided.held = Some(held);

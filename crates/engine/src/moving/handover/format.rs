@@ -22,7 +22,7 @@ use crate::park::rest::Rest;
 use crate::ready::FURTHER_MAX;
 use eyelet_relay::Relay;
 use eyelet_relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
-use eyelet_relay::held::{self, HeldConnection, HeldQuestion};
+use eyelet_relay::held::{self, HeldConnection, HeldState};
 use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::Terminated;
 
@@ -215,9 +215,9 @@ impl<'a> HeldV9<'a> {
             }
             Some((rule, name, port)) => {
                 let (rule, name) = (rule.into(), name.into());
-                HeldQuestion::Moved(Box::new(HoldKey { rule, name, port }))
+                HeldState::Moved(Box::new(HoldKey { rule, name, port }))
             }
-            None => HeldQuestion::Anew,
+            None => HeldState::Anew,
         };
         if self.bytes.len() > held::HELD_BYTES_MAX {
             return Err(ImportError::Hold);

@@ -31,9 +31,8 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use self::output::Screen;
-use crate::process::control::{Control, ControlCommand, ControlRequest, own_folder};
+use crate::process::control::{Control, ControlCommand, ControlRequest, answer_held, own_folder};
 use crate::process::diagnostics::Diagnostics;
-use crate::process::held;
 use crate::process::reload::ReloadOutcome;
 use crate::process::serve::{self, Running};
 use crate::process::signals::Signals;
@@ -100,16 +99,22 @@ fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
     Ok(profile)
 }
 
+/// Says if people are asked. Then the folder of control sockets is there, so that it is hidden from
+/// the command: see [`hidden`].
+fn asks(args: &SandboxArgs, lets_all_pass: bool) -> io::Result<bool> {
+    let asks = args.ask && !lets_all_pass;
+    if asks {
+        OwnFolder::open(&own_folder())?;
+    }
+    Ok(asks)
+}
+
 /// Confines the command, serves it, and says at the end what it did.
 fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let profile = profile(args)?;
     let list = read_lists(&profile)?;
     let lets_all_pass = args.learn.is_some() || profile.dry_run;
-    let asks = args.ask && !lets_all_pass;
-    if asks {
-        // It is there, so that it is hidden from the command: see [`hidden`].
-        OwnFolder::open(&own_folder())?;
-    }
+    let asks = asks(args, lets_all_pass)?;
     if list.is_empty() && !lets_all_pass && !asks {
         screen.say("the list is empty: everything is refused");
     }
@@ -244,7 +249,7 @@ impl Held {
 
     async fn answer(&self, request: ControlRequest) {
         let outcome = match &request.command {
-            ControlCommand::Held(command) => held::answer(&self.holds, command.as_ref()),
+            ControlCommand::Held(command) => answer_held(&self.holds, command.as_ref()),
             _ => ReloadOutcome::failed("a sandbox has nothing but what is held"),
         };
         request.answer(&outcome).await;

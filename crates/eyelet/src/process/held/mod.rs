@@ -11,12 +11,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use eyelet_admin::metrics::{MetricKind, Metrics};
 use eyelet_admin::{KeepAsked, VerdictAsked};
-use eyelet_hold::{Decision, Holds, Keep, Question, Which};
+use eyelet_hold::{HoldDecision, HoldQuestion, Holds, Keep, Which};
 use eyelet_telemetry::held::HeldBy;
 use serde_json::{Value, json};
-
-use crate::process::control::HeldCommand;
-use crate::process::reload::ReloadOutcome;
 
 pub mod webhook;
 
@@ -46,7 +43,7 @@ pub fn decide(
             Keep::For(milliseconds(REREAD))
         }
     };
-    let decided = holds.decide(which, Decision { verdict, by }, keep, now_unix_ms());
+    let decided = holds.decide(which, HoldDecision { verdict, by }, keep, now_unix_ms());
     let decided = decided.map_err(|fault| format!("no verdict: {fault}"))?;
     let names: Vec<String> = found.iter().map(|question| target(question)).collect();
     let (names, done) = (names.join(", "), if decided.connections == 1 { "" } else { "s" });
@@ -66,7 +63,7 @@ fn now_unix_ms() -> u64 {
 }
 
 /// `name:port`, as a command takes it.
-fn target(question: &Question) -> String {
+fn target(question: &HoldQuestion) -> String {
     let key = &question.key;
     match key.name.parse::<IpAddr>() {
         Ok(IpAddr::V6(ip)) => format!("[{ip}]:{}", key.port),
@@ -76,7 +73,7 @@ fn target(question: &Question) -> String {
 
 /// Adds the name of a question to the list of its rule, unless the list has it. Whoever reads the
 /// list meanwhile reads the one before or the one after.
-fn add_to_list(question: &Question) -> Result<(), String> {
+fn add_to_list(question: &HoldQuestion) -> Result<(), String> {
     let key = &question.key;
     let file = question.who.file.as_deref().ok_or_else(|| {
         format!("no verdict: the rule \"{}\" has no `hold_file` to write names to", key.rule)
@@ -119,19 +116,8 @@ fn append(file: &Path, name: &str) -> io::Result<()> {
     })
 }
 
-/// Lists what is held, or gives a verdict, as the control socket asks.
-pub fn answer(holds: &Holds, command: Option<&HeldCommand>) -> ReloadOutcome {
-    let Some(HeldCommand { name, port, verdict }) = command else {
-        return ReloadOutcome { code: 0, text: listed(holds) };
-    };
-    match decide(holds, Which::Name(name, *port), *verdict, HeldBy::Terminal) {
-        Ok(line) => ReloadOutcome { code: 0, text: format!("{line}\n") },
-        Err(why) => ReloadOutcome::failed(why),
-    }
-}
-
 /// What waits, for a terminal.
-fn listed(holds: &Holds) -> String {
+pub fn listed(holds: &Holds) -> String {
     let (open, mut text) = (holds.open(), String::new());
     if open.is_empty() {
         return String::from("nothing is held\n");
@@ -191,7 +177,7 @@ pub fn write(metrics: &mut Metrics, holds: &Holds) {
 }
 
 /// A question, as a webhook and the page get it.
-fn asked(question: &Arc<Question>) -> Value {
+fn asked(question: &Arc<HoldQuestion>) -> Value {
     json!({
         "id": question.id,
         "rule": question.key.rule,
@@ -206,7 +192,7 @@ fn asked(question: &Arc<Question>) -> Value {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use eyelet_hold::{HoldKey, Waiting, Who};
+    use eyelet_hold::{HoldKey, HoldPlace, Who};
     use eyelet_telemetry::held::HeldVerdict;
 
     use super::*;
@@ -214,7 +200,7 @@ mod tests {
     const ALWAYS: VerdictAsked =
         VerdictAsked { verdict: HeldVerdict::Allow, keep: KeepAsked::Always };
 
-    fn ask(holds: &Arc<Holds>, name: &str, file: Option<&Path>) -> Waiting {
+    fn ask(holds: &Arc<Holds>, name: &str, file: Option<&Path>) -> HoldPlace {
         let key = HoldKey { rule: "ask".into(), name: name.into(), port: 443 };
         let (client, file) = ([127, 0, 0, 1].into(), file.map(Arc::from));
         holds.ask(key, Who { client, program: None, file }, 0, 0).unwrap()

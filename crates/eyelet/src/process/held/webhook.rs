@@ -8,7 +8,7 @@ use bytes::Bytes;
 use eyelet_admin::{KeepAsked, VerdictAsked};
 use eyelet_client::{HttpServer, RequestLimits, ServerAddress};
 use eyelet_config::{HoldSettings, HoldWebhook, Host};
-use eyelet_hold::{Holds, QUESTIONS_MAX, Question, Which};
+use eyelet_hold::{HoldQuestion, Holds, QUESTIONS_MAX, Which};
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 use http::Request;
 use serde::Deserialize;
@@ -79,7 +79,7 @@ fn follow(
     webhook: &HoldWebhook,
     timeout: Duration,
     holds: &Arc<Holds>,
-    mut questions: Receiver<Arc<Question>>,
+    mut questions: Receiver<Arc<HoldQuestion>>,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
@@ -107,7 +107,7 @@ async fn ask(
     webhook: &HoldWebhook,
     timeout: Duration,
     holds: &Holds,
-    question: &Arc<Question>,
+    question: &Arc<HoldQuestion>,
 ) -> Result<(), String> {
     if holds.found(Which::Id(question.id)).is_empty() {
         // It was decided while it was queued, or its clients have gone.

@@ -19,7 +19,7 @@ use crate::ready::{CLIENT, UPSTREAM};
 use eyelet_hold::HoldKey;
 use eyelet_relay::WebSocketFrames;
 use eyelet_relay::export::{FlowFault, HELD_BYTES_MAX};
-use eyelet_relay::held::{HeldConnection, HeldQuestion};
+use eyelet_relay::held::{HeldConnection, HeldState};
 
 /// What each file has, and its version. An upgrade from any release that wrote the version needs
 /// them to be read.
@@ -193,9 +193,19 @@ fn agreed(flow: Flow) -> (Decided, Relay) {
     (Decided { upstream_tls: Some(Arc::new(upstream_tls)), ..decided }, relay)
 }
 
+fn tls12(mut flow: Flow) -> (Decided, Relay) {
+    let (key, iv) = ([0xc3; 16], [0xd4; 12]);
+    let suite = Suite::Aes128Gcm;
+    let session = Session::tls12(Role::Server, suite, &key, &iv, &key, &iv, 1, u64::MAX).unwrap();
+    flow.hold_preface(b"PROXY TCP4 192.0.2.7 192.0.2.1 50123 443\r\n".to_vec());
+    let upstream = Some(UpstreamName::of("unix:/run/app.sock"));
+    let decided = Decided { upstream, http2: true, tls_version: Some(0x0303), ..decided() };
+    (decided, Relay::Terminate(Terminated { session, flow }))
+}
+
 fn held() -> (Decided, Relay) {
     let key = HoldKey { rule: "ask".into(), name: "www.a.example".into(), port: 443 };
-    let question = HeldQuestion::Moved(Box::new(key));
+    let question = HeldState::Moved(Box::new(key));
     let (bytes, wait) = ([22, 3, 1, 0, 2, 1, 0].into(), Duration::from_secs(60));
     let held = HeldConnection::new(bytes, Some(AskedBy::Socks), wait, question);
     (decided(), Relay::Held(held))
@@ -248,15 +258,8 @@ pub(super) fn stored(name: &str) -> Detached {
         "originated" => originated(flow),
         "agreed" => agreed(flow),
         _ => {
-            let (key, iv) = ([0xc3; 16], [0xd4; 12]);
-            let suite = Suite::Aes128Gcm;
-            let session = Session::tls12(Role::Server, suite, &key, &iv, &key, &iv, 1, u64::MAX);
-            flow.hold_preface(b"PROXY TCP4 192.0.2.7 192.0.2.1 50123 443\r\n".to_vec());
             upstream = None;
-            let session = session.unwrap();
-            let upstream = Some(UpstreamName::of("unix:/run/app.sock"));
-            let decided = Decided { upstream, http2: true, tls_version: Some(0x0303), ..decided() };
-            (decided, Relay::Terminate(Terminated { session, flow }))
+            tls12(flow)
         }
     };
     Detached {

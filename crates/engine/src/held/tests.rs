@@ -1,22 +1,32 @@
 //! Held connections in a worker: who wakes one, how it ends, and who goes first when memory is
 //! short.
 
-use std::cell::RefCell;
+#![allow(clippy::unwrap_used, clippy::panic)]
 
-use eyelet_hold::{Decision, HoldKey, Holds, Keep, Which, Who};
-use eyelet_relay::held::{HeldConnection, HeldQuestion};
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use eyelet_hold::{HoldDecision, Keep, Which, Who};
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
 use super::*;
-use crate::park::held;
+use crate::park::tests::parked;
+use crate::ready::CLIENT;
+use crate::table::Slot;
+use crate::testing::worker;
+use crate::worker::{Handle, Program, Task, Update};
+use eyelet_memory::budget::Counted;
+use eyelet_relay::Relay;
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 
 const WAIT: Duration = Duration::from_secs(60);
-const ALLOW: Decision = Decision { verdict: HeldVerdict::Allow, by: HeldBy::Page };
+const ALLOW: HoldDecision = HoldDecision { verdict: HeldVerdict::Allow, by: HeldBy::Page };
 
 /// Notes which connections are woken and logged.
 #[derive(Default)]
 struct Noting {
-    woken: RefCell<Vec<(u64, Option<Decision>, bool)>>,
+    woken: RefCell<Vec<(u64, Option<HoldDecision>, bool)>>,
     logged: RefCell<Vec<(u64, String)>>,
 }
 
@@ -84,7 +94,7 @@ impl Scene {
         let key = HoldKey { rule: "ask".into(), name: name.into(), port: 443 };
         let who = Who { client: [127, 0, 0, 1].into(), program: None, file: None };
         let waiting = self.holds.ask(key, who, 500, 0).unwrap();
-        let question = HeldQuestion::Waits(waiting);
+        let question = HeldState::Waits(waiting);
         let held = HeldConnection::new(vec![22; 500].into(), None, WAIT, question);
         parked(&self.worker, Relay::Held(held))
     }
@@ -115,10 +125,10 @@ fn a_verdict_wakes_who_waits_for_it_and_nobody_else() {
     let held = scene.worker.counters.parked_bytes.value() as usize;
     assert_eq!(held, 3 * (size_of::<Slot>() + 500), "each counts its hello");
     scene.with_tasks(|| {
-        held::wake_decided(&scene.worker);
+        wake_decided(&scene.worker);
         assert!(scene.noted.woken.borrow().is_empty());
         scene.holds.decide(Which::Name("a", None), ALLOW, Keep::Once, 0).unwrap();
-        held::wake_decided(&scene.worker);
+        wake_decided(&scene.worker);
         let woken = scene.noted.woken.borrow();
         let ids: Vec<u64> = woken.iter().map(|(id, ..)| *id).collect();
         assert_eq!(ids, [1, 3]);
@@ -133,7 +143,7 @@ fn time_and_a_reload_wake_it_without_a_verdict() {
     let scene = Scene::new();
     let _clients = [scene.held("a"), scene.held("b")];
     scene.with_tasks(|| {
-        held::decide_anew(&scene.worker, |key| *key.name == *"b");
+        decide_anew(&scene.worker, |key| *key.name == *"b");
         assert_eq!(*scene.noted.woken.borrow(), [(2, None, false)]);
         scene.at(590);
         assert_eq!(scene.noted.woken.borrow().len(), 1, "a second before its time");
@@ -170,11 +180,11 @@ fn a_client_that_leaves_ends_it_and_what_it_sends_meanwhile_does_not() {
 fn the_oldest_one_ends_when_memory_is_short() {
     let scene = Scene::new();
     let _clients: Vec<_> = (0..3).map(|_| scene.held("a")).collect();
-    assert!(held::shed_oldest(&scene.worker, None));
+    assert!(shed_oldest(&scene.worker, None));
     let logged = scene.noted.logged.borrow()[0].clone();
     assert_eq!(logged, (1, "shed: memory_max, during the wait for a verdict".into()));
     let spared = scene.worker.table.borrow().keys()[0];
-    assert!(held::shed_oldest(&scene.worker, Some(spared)));
-    assert!(!held::shed_oldest(&scene.worker, Some(spared)));
+    assert!(shed_oldest(&scene.worker, Some(spared)));
+    assert!(!shed_oldest(&scene.worker, Some(spared)));
     assert_eq!(scene.holds.held().0, 1);
 }

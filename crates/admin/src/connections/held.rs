@@ -1,51 +1,16 @@
 //! `/held`: the connections that are held, and the request to decide about one question.
 
-use std::time::Duration;
-
 use eyelet_telemetry::held::HeldVerdict;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 
-use crate::query::{QueryFault, repeated_key, unknown_key};
+use crate::query::{KeepAsked, QueryFault, VerdictAsked, repeated_key, unknown_key};
 use crate::routes::{Answers, Content, Document, json, text};
 
 /// What all paths of this file begin with.
 pub(crate) const PATH: &str = "/held";
 /// What a query may have.
 const KEYS: &str = "verdict, for or always";
-/// The longest time for which a verdict holds: a month. For longer there is a list.
-const FOR_MAX: Duration = Duration::from_hours(31 * 24);
-
-/// A verdict that somebody gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VerdictAsked {
-    pub verdict: HeldVerdict,
-    pub keep: KeepAsked,
-}
-
-/// How long it is to hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeepAsked {
-    /// For those who wait now.
-    Once,
-    /// Also for those who come within this time.
-    For(Duration),
-    /// The name is written to the list of the rule.
-    Always,
-}
-
-impl KeepAsked {
-    /// The time in a text such as `1h`.
-    ///
-    /// # Errors
-    /// What was expected.
-    pub fn of(time: &str) -> Result<Self, &'static str> {
-        let time = humantime::parse_duration(time).ok();
-        let time = time.filter(|time| (Duration::from_secs(1)..=FOR_MAX).contains(time));
-        time.map(Self::For).ok_or("expected a time from 1s to 31days, such as 1h")
-    }
-}
-
 /// Answers a permitted request. `of` is what follows [`PATH`].
 pub(crate) fn answer(
     answers: &dyn Answers,
@@ -116,6 +81,8 @@ fn asked(query: &str) -> Result<VerdictAsked, QueryFault> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
