@@ -1,5 +1,7 @@
 //! `/connections`: a list of the open connections as a stream, and the request to end some.
 
+pub(crate) mod held;
+
 use std::cmp::Reverse;
 use std::net::IpAddr;
 

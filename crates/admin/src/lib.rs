@@ -22,6 +22,7 @@ mod tick;
 pub use history::History;
 pub use live::unix_seconds;
 pub use objects::{ObjectKind, Objects, SOONEST_MAX, SortKey, Sorted};
+pub use query::{KeepAsked, VerdictAsked};
 pub use routes::{Answers, Document};
 pub use server::{AdminError, AdminServer, CONNECTIONS_MAX, Start};
 pub use tick::LISTED_MAX;

@@ -1,6 +1,12 @@
-//! What is wrong with a query, as a text for whoever asked.
+//! Verdicts as a query gives them, and what is wrong with one, as a text for whoever asked.
 
 use std::borrow::Cow;
+use std::time::Duration;
+
+use eyelet_telemetry::held::HeldVerdict;
+
+/// The longest time for which a verdict holds: a month. For longer there is a list.
+const FOR_MAX: Duration = Duration::from_hours(31 * 24);
 
 /// A line of text.
 pub(crate) type QueryFault = Cow<'static, str>;
@@ -13,4 +19,34 @@ pub(crate) fn unknown_key(key: &str, known: &str) -> QueryFault {
 /// One of two values would be left out.
 pub(crate) fn repeated_key(key: &str) -> QueryFault {
     format!("{key:?} occurs twice\n").into()
+}
+
+/// A verdict that somebody gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerdictAsked {
+    pub verdict: HeldVerdict,
+    pub keep: KeepAsked,
+}
+
+/// How long it is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeepAsked {
+    /// For those who wait now.
+    Once,
+    /// Also for those who come within this time.
+    For(Duration),
+    /// The name is written to the list of the rule.
+    Always,
+}
+
+impl KeepAsked {
+    /// The time in a text such as `1h`.
+    ///
+    /// # Errors
+    /// What was expected.
+    pub fn of(time: &str) -> Result<Self, &'static str> {
+        let time = humantime::parse_duration(time).ok();
+        let time = time.filter(|time| (Duration::from_secs(1)..=FOR_MAX).contains(time));
+        time.map(Self::For).ok_or("expected a time from 1s to 31days, such as 1h")
+    }
 }

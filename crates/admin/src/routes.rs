@@ -14,6 +14,7 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::metrics::{Format, Metrics};
 use crate::objects::{ObjectKind, Objects, Sorted, pieces};
+use crate::query::VerdictAsked;
 
 /// What the server asks the program. It is called on the server's thread.
 pub trait Answers: Send + Sync + 'static {
@@ -26,6 +27,10 @@ pub trait Answers: Send + Sync + 'static {
     /// Begins to list the connections that the filter takes, or to end them. `None`: so many lists
     /// are being made that this one must wait.
     fn connections(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>>;
+
+    /// Gives a verdict on the question with this number. `None`: the process ends. Otherwise a line
+    /// about what was decided, or why nothing was.
+    fn decide(&self, question: u64, verdict: VerdictAsked) -> Option<Result<String, String>>;
 
     /// A document. `None`: there is nothing to show any more, the process ends.
     fn document(&self, document: Document) -> Option<Value>;
@@ -44,6 +49,8 @@ pub enum Document {
     BusiestRules,
     /// `/memory`: what the process holds, by kind.
     Memory,
+    /// `/held`: the questions that connections wait on.
+    Held,
     /// `/upstreams`: which are up, and what was sent to them.
     Upstreams,
 }
@@ -80,7 +87,7 @@ pub(crate) fn answer(
     refuse_method(method).unwrap_or_else(shown)
 }
 
-fn json(document: Option<Value>) -> Response<Content> {
+pub(crate) fn json(document: Option<Value>) -> Response<Content> {
     document.map_or_else(ending, |value| whole(JSON, format!("{value:#}\n")))
 }
 
@@ -169,6 +176,10 @@ pub(crate) mod stand_in {
         fn metrics(&self, _: &mut Metrics) {}
 
         fn connections(&self, _: Filter, _: bool) -> Option<Receiver<Slice>> {
+            None
+        }
+
+        fn decide(&self, _: u64, _: VerdictAsked) -> Option<Result<String, String>> {
             None
         }
 

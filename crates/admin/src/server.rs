@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep};
 
 use crate::access::{Access, Refused};
-use crate::connections;
+use crate::connections::{self, held};
 use crate::history::History;
 use crate::listen::{Identity, Listening, bind_tcp, bind_unix, is_there};
 use crate::live::{self, Live};
@@ -340,6 +340,9 @@ async fn respond(
     }
     if let Some(of) = asked.uri.path().strip_prefix(connections::PATH) {
         return connections::answer(answers, &asked.method, of, asked.uri.query()).await;
+    }
+    if let Some(of) = asked.uri.path().strip_prefix(held::PATH) {
+        return held::answer(answers, &asked.method, of, asked.uri.query());
     }
     if let Some(response) = live.answer(answers, asked) {
         return response;

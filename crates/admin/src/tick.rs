@@ -23,6 +23,7 @@ pub(crate) fn document(
         "unix_seconds": unix_seconds,
         "status": answers.document(Document::Status)?,
         "memory": answers.document(Document::Memory)?,
+        "held": answers.document(Document::Held)?,
         "parked_bytes": counted.parked_bytes,
         "counts": counts(&counted),
         "reasons": texts("reason", causes::texts(|of| &of.reasons)),

@@ -7,6 +7,7 @@ use crate::acme::AcmeSettings;
 use crate::admin::AdminSettings;
 use crate::files::read;
 use crate::fleet::FleetSettings;
+use crate::hold::HoldSettings;
 use crate::lists::ListFiles;
 use crate::local::LocalSettings;
 use crate::mint::RunAuthority;
@@ -29,6 +30,8 @@ pub struct Config {
     /// The files of the lists in `policy`.
     pub lists: ListFiles,
     pub limits: Limits,
+    /// How connections are held.
+    pub hold: HoldSettings,
     pub http: HttpLimits,
     /// What is logged, and where.
     pub log: LogSettings,

@@ -13,6 +13,7 @@ mod elsewhere;
 mod files;
 mod fleet;
 mod headers;
+mod hold;
 mod listen_address;
 mod listeners;
 pub mod lists;
@@ -44,6 +45,7 @@ pub use diagnostic::{Diagnostic, Severity};
 pub use files::{Depth, UnchangedPairs};
 pub use fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};
 pub use headers::Fields;
+pub use hold::{HoldSettings, HoldWebhook};
 pub use listen_address::{ListenAddress, is_loopback_host};
 pub use lists::{ListFile, ListFiles, ListKind, RenewedList};
 pub use load::{Loaded, load, load_next, parse};
@@ -51,10 +53,11 @@ pub use local::{LocalSettings, Permitted, is_loopback_name};
 pub use mint::RunAuthority;
 pub use model::{
     Access, Action, Balance, CONNECTIONS_MAX, CertificateSource, Compression, CompressionMode,
-    DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX, Host, HostPort, HttpAddress,
-    HttpLimits, HttpUpstream, Limits, Listener, ListenerKind, LocalNames, LogFormat, LogSettings,
-    Originate, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
-    Tickets, TlsUpstream, UpstreamCheck, UpstreamFiles, UpstreamHttp2, UpstreamTls, Version,
+    DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX, Hold, Host, HostPort,
+    HttpAddress, HttpLimits, HttpUpstream, Limits, Listener, ListenerKind, LocalNames, LogFormat,
+    LogSettings, Originate, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate,
+    TerminateUpstream, Tickets, TlsUpstream, UpstreamCheck, UpstreamFiles, UpstreamHttp2,
+    UpstreamTls, Version,
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use sandbox::{SandboxAction, SandboxProfile, SandboxRule, sandbox_profile};

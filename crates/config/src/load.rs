@@ -17,7 +17,7 @@ use crate::lists::ListReader;
 use crate::reader::{Place, Report, Section};
 use crate::rule::{Lead, ReadState};
 use crate::rules::Reading;
-use crate::{acme, admin, compression, fleet, local, rule, sandbox, settings, trace};
+use crate::{acme, admin, compression, fleet, hold, local, rule, sandbox, settings, trace};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]
@@ -106,6 +106,7 @@ fn check(
         lists: lists.finish(),
         http: settings::http(&document, limits.idle_timeout),
         limits,
+        hold: hold::read(&document),
         log: settings::log(&document, folder),
         dictionaries: compression::dictionaries(&document, folder),
         dns: settings::dns(&document),

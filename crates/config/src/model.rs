@@ -139,6 +139,8 @@ pub struct Splice {
     pub fast_open: bool,
     /// True if requests for `http://` URLs pass, too.
     pub plain_http: bool,
+    /// In a hold rule: it waits for a verdict first.
+    pub hold: Option<Hold>,
 }
 
 /// The choice of one of several upstreams, and their checks.
@@ -257,6 +259,8 @@ pub struct Terminate {
     pub tls_version_min: Version,
     /// The PROXY header that is sent to the upstream first.
     pub proxy_protocol: Option<ProxyProtocol>,
+    /// In a hold rule: it waits for a verdict first.
+    pub hold: Option<Hold>,
 }
 
 /// Where the certificates of a rule come from.
@@ -443,6 +447,13 @@ pub enum ProxyProtocol {
     V2,
 }
 
+/// What a hold rule adds to the action that follows a verdict.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Hold {
+    /// The list of names that the verdict "always" is added to.
+    pub file: Option<PathBuf>,
+}
+
 /// `action = "refuse"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Refuse {
@@ -607,14 +618,6 @@ pub enum Access {
 pub struct Dns {
     /// Empty: the system's.
     pub servers: Vec<SocketAddr>,
-}
-
-impl Dns {
-    /// The system's files that say how names are looked up.
-    pub const fn system_files(&self) -> &'static [&'static str] {
-        const FILES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
-        if self.servers.is_empty() { &FILES } else { FILES.split_at(1).0 }
-    }
 }
 
 /// The settings of how evidence for names is gathered.

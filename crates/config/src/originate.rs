@@ -125,6 +125,7 @@ pub(super) fn read(
         compression,
         headers: Fields::default(),
         no_hsts: true,
+        hold: None,
         tls_version_min: Version::Tls12,
         proxy_protocol: None,
     };

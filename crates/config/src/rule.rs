@@ -15,7 +15,7 @@ use crate::model::{
     ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
 use crate::reader::{Place, Section, Text, listed};
-use crate::{compression, headers, originate, upstreams, values};
+use crate::{compression, headers, hold, originate, upstreams, values};
 
 /// A rule that was read.
 pub(super) struct Written<'t> {
@@ -41,6 +41,7 @@ pub(super) struct Lead<'t> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    Hold,
     Originate,
     Splice,
     Terminate,
@@ -61,16 +62,17 @@ pub(super) fn read<'t>(
     section.check_keys(&known_keys());
     let mut matchers = matchers::read(section, listeners, lists);
     let kind = read_kind(section)?;
-    check_fit(section, kind);
+    let then = kind.then(section);
+    check_fit(section, kind, then);
     originate::fit_listeners(section, listeners, &mut matchers, kind.asks_of_plain());
     originate::check_clients(section, listeners, &matchers.listeners);
     let mut shown = Vec::new();
-    let (action, needs) = match kind {
+    let (mut action, mut needs) = match then {
         Kind::Originate => {
             let originate = originate::read(section, files, (listeners, &matchers.listeners))?;
             (Action::Originate(originate), Needs::Nothing)
         }
-        Kind::Splice => {
+        Kind::Splice | Kind::Hold => {
             let splice = splice(section, &matchers, listeners)?;
             let needs = match splice.upstream {
                 SpliceUpstream::Sni { .. } => Needs::Name,
@@ -97,6 +99,9 @@ pub(super) fn read<'t>(
             (Action::Refuse(Refuse { alert, message }), Needs::Nothing)
         }
     };
+    if kind == Kind::Hold {
+        needs = hold(section, (&mut action, needs), files, &matchers, listeners);
+    }
     let leads = leads(section, &action, &matchers.listeners, listeners);
     let asks_certificates = match section.value("client_cert") {
         Some(_) => listeners.asked_for(&matchers.listeners),
@@ -108,6 +113,34 @@ pub(super) fn read<'t>(
     let shadow = section.flag("shadow").unwrap_or(false);
     let matchers = eyelet_policy::Rule { refuse, shadow, needs, sni, sni_lists, conditions };
     Some(Written { matchers, action, certificates: shown, leads, asks_certificates })
+}
+
+/// Makes the action one that waits for a verdict. The question is about the hello's name, but for a
+/// CONNECT request, which names what it asks for itself.
+fn hold(
+    section: &Section<'_>,
+    (action, needs): (&mut Action, Needs),
+    files: &Files,
+    matchers: &Matchers<'_>,
+    listeners: &Listeners,
+) -> Needs {
+    let upstream = match &*action {
+        Action::Splice(splice) => Some(&splice.upstream),
+        _ => None,
+    };
+    let hold = hold::read_rule(section, files, upstream, (matchers, listeners));
+    let mut reached = listeners.of_rule(&matchers.listeners);
+    let is_asked = upstream == Some(&SpliceUpstream::Destination)
+        && reached.all(|listener| listener.kind == ListenerKind::Connect);
+    match action {
+        Action::Splice(splice) => splice.hold = Some(hold),
+        Action::Terminate(terminate) => terminate.hold = Some(hold),
+        Action::Originate(_) | Action::Refuse(_) => {}
+    }
+    match needs {
+        Needs::Nothing if !is_asked => Needs::Hello,
+        needs => needs,
+    }
 }
 
 /// The upstreams that are certainly listeners of this file.
@@ -179,10 +212,11 @@ fn read_kind(section: &Section<'_>) -> Option<Kind> {
 }
 
 /// Reports keys that belong to another action and would have no effect.
-fn check_fit(section: &Section<'_>, kind: Kind) {
+fn check_fit(section: &Section<'_>, kind: Kind, then: Kind) {
     for (key, kinds) in ACTION_KEYS {
         if let Some(at) = section.key_at(key)
             && !kinds.contains(&kind)
+            && !(kind == Kind::Hold && kinds.contains(&then) && key != "plain_http")
         {
             let owners: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
             let (name, owners) = (kind.name(), listed(&owners, "and"));
@@ -228,6 +262,7 @@ fn splice(section: &Section<'_>, matchers: &Matchers<'_>, listeners: &Listeners)
         forbid_tls_compression,
         fast_open,
         plain_http,
+        hold: None,
     })
 }
 
@@ -365,6 +400,7 @@ fn terminate(
         no_hsts: headers::is_hsts_off(section),
         tls_version_min: version.unwrap_or(Version::Tls12),
         proxy_protocol,
+        hold: None,
     })
 }
 
@@ -468,6 +504,8 @@ impl Action {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Originate(_) => "originate",
+            Self::Splice(Splice { hold: Some(_), .. })
+            | Self::Terminate(Terminate { hold: Some(_), .. }) => "hold",
             Self::Splice(_) => "splice",
             Self::Terminate(_) => "terminate",
             Self::Refuse(_) => "refuse",
@@ -476,19 +514,30 @@ impl Action {
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Splice, Self::Terminate, Self::Originate, Self::Refuse];
+    const ALL: [Self; 5] =
+        [Self::Splice, Self::Terminate, Self::Originate, Self::Hold, Self::Refuse];
+
+    /// What a rule does in the end: a hold rule with a certificate ends TLS.
+    fn then(self, section: &Section<'_>) -> Self {
+        match self {
+            Self::Hold if section.value("certificate").is_some() => Self::Terminate,
+            Self::Hold => Self::Splice,
+            other => other,
+        }
+    }
 
     /// Says if the action is for clients without TLS. `None`: for both.
     const fn asks_of_plain(self) -> Option<bool> {
         match self {
             Self::Originate => Some(true),
             Self::Refuse => None,
-            Self::Splice | Self::Terminate => Some(false),
+            Self::Hold | Self::Splice | Self::Terminate => Some(false),
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
+            Self::Hold => "hold",
             Self::Originate => "originate",
             Self::Splice => "splice",
             Self::Terminate => "terminate",
@@ -532,7 +581,7 @@ const COMMON_KEYS: [&str; 23] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 41] = [
+const ACTION_KEYS: [(&str, &[Kind]); 42] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -553,6 +602,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 41] = [
     ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
     ("headers", &[Kind::Terminate]),
+    ("hold_file", &[Kind::Hold]),
     ("hosts", &[Kind::Originate]),
     ("hsts", &[Kind::Terminate]),
     ("key", &[Kind::Terminate]),
@@ -577,7 +627,8 @@ const ACTION_KEYS: [(&str, &[Kind]); 41] = [
 ];
 
 /// The names of actions in other programs.
-const SYNONYMS: [(&[&str], &str); 5] = [
+const SYNONYMS: [(&[&str], &str); 6] = [
+    (&["ask", "pause", "prompt", "wait"], "; \"hold\" waits until somebody decides"),
     (&["passthrough", "tunnel", "forward", "allow", "proxy"], "; \"splice\" passes bytes on"),
     (&["offload"], "; \"terminate\" ends TLS here"),
     (

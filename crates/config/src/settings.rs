@@ -147,6 +147,14 @@ pub(super) fn duration(
     text.parse(|text| values::duration(text, range))
 }
 
+impl Dns {
+    /// The system's files that say how names are looked up.
+    pub const fn system_files(&self) -> &'static [&'static str] {
+        const FILES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
+        if self.servers.is_empty() { &FILES } else { FILES.split_at(1).0 }
+    }
+}
+
 /// Bytes: a whole number, or a text with a unit.
 pub(super) fn bytes(
     section: &Section<'_>,
@@ -182,13 +190,14 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 18] = [
+pub(super) const DOCUMENT_KEYS: [&str; 19] = [
     "acme",
     "admin",
     "dictionary",
     "dns",
     "evidence",
     "fleet",
+    "hold",
     "http",
     "limits",
     "listener",

@@ -370,8 +370,8 @@ fn matchers_of_a_rule() {
     }
     assert_eq!(
         said_below_listener("[[rule]]\naction = \"deny\"\n"),
-        ["4:10: \"deny\" is not an action; expected \"splice\", \"terminate\", \"originate\" \
-          or \"refuse\"; \"refuse\" sends an alert"]
+        ["4:10: \"deny\" is not an action; expected \"splice\", \"terminate\", \"originate\", \
+          \"hold\" or \"refuse\"; \"refuse\" sends an alert"]
     );
     for (action, advice) in [
         (
@@ -559,6 +559,7 @@ fn a_whole_configuration() {
             forbid_tls_compression: false,
             fast_open: false,
             plain_http: false,
+            hold: None,
         })
     };
     assert_eq!(*config.rules.at(0).action, splice(SpliceUpstream::HostPort(bank), vec![]));

@@ -15,6 +15,7 @@
 #![allow(missing_docs)] // only the workspace uses it
 
 pub mod departure;
+pub mod held;
 pub mod iteration;
 pub mod links;
 pub mod listing;

@@ -155,6 +155,7 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
     let has_upstream = upstream.is_some() || has_exchange;
     let kind = match relay {
         Relay::Cleartext(_) => ConnectionKind::Cleartext,
+        Relay::Held(_) => ConnectionKind::Held,
         Relay::Splice(_) => ConnectionKind::Spliced,
         Relay::Terminate(terminated) if terminated.is_originated() => ConnectionKind::Originated,
         Relay::Terminate(terminated) if terminated.flow.is_websocket() => ConnectionKind::WebSocket,
@@ -162,7 +163,11 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
         Relay::Terminate(_) if info.decided(&shared)?.http2 => ConnectionKind::Http2,
         Relay::Terminate(_) => ConnectionKind::Http1,
     };
-    let state = if relay.flow().is_quiet() { State::Parked } else { State::Moving };
+    let state = match relay.flow().is_quiet() {
+        true if park::held::is_held(relay) => State::Held,
+        true => State::Parked,
+        false => State::Moving,
+    };
     let mut view = ConnectionView::parked(info, &shared, (state, kind), idle_ms, has_upstream)?;
     view.resting = worker.resting_streams(relay);
     let Relay::Splice(spliced) = relay else { return Some(then(&view)) };

@@ -275,6 +275,7 @@ fn terminate(upstream: HttpUpstream) -> Action {
         balance: Balance::default(),
         headers: Fields::default(),
         no_hsts: false,
+        hold: None,
         certificates: CertificateSource::Files,
         upstream_wait: Duration::ZERO,
         alpn_select: Vec::new(),

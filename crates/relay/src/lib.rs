@@ -5,7 +5,7 @@
 //! - [`inspect`]: the first flights of a spliced connection.
 //! - `buffers`, and `flow`: what a worker lends, and what a connection keeps between two wakes.
 //! - `sockets`: reads from a side and writes to one, for all that follow.
-//! - [`splice`], [`terminate`], `cleartext`: the ways in which bytes are moved.
+//! - [`splice`], [`terminate`], `cleartext`, [`held`]: the ways in which bytes are moved.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
@@ -16,6 +16,7 @@ mod buffers;
 mod cleartext;
 mod exchange;
 mod flow;
+pub mod held;
 pub mod inspect;
 mod originate;
 pub mod ready;
@@ -42,6 +43,8 @@ pub enum Relay {
     /// A client without TLS whose requests the program serves. It has an upstream of its own only
     /// while an exchange of it rests.
     Cleartext(Flow),
+    /// Not at all, until somebody decides.
+    Held(held::HeldConnection),
     /// Untouched.
     Splice(splice::Spliced),
     /// TLS towards the client, plain towards the upstream; or the other way round, see
@@ -54,7 +57,7 @@ impl Relay {
     pub fn served_flow(&self) -> Option<&Flow> {
         match self {
             Self::Cleartext(flow) => Some(flow),
-            Self::Splice(_) => None,
+            Self::Held(_) | Self::Splice(_) => None,
             Self::Terminate(terminated) => Some(&terminated.flow),
         }
     }
@@ -63,6 +66,7 @@ impl Relay {
     pub fn flow(&mut self) -> &mut Flow {
         match self {
             Self::Cleartext(flow) => flow,
+            Self::Held(held) => &mut held.flow,
             Self::Splice(spliced) => &mut spliced.flow,
             Self::Terminate(terminated) => &mut terminated.flow,
         }
@@ -71,6 +75,7 @@ impl Relay {
     /// The outcome of a connection that it is of.
     pub fn outcome(&self) -> Outcome {
         match self {
+            Self::Held(_) => Outcome::Failed,
             Self::Splice(_) => Outcome::Spliced,
             Self::Terminate(terminated) if !terminated.is_originated() => Outcome::Terminated,
             Self::Cleartext(_) | Self::Terminate(_) => Outcome::Originated,
@@ -92,6 +97,7 @@ impl Relay {
     pub fn is_pair(&self) -> bool {
         let has_streams = match self {
             Self::Cleartext(flow) => flow.has_streams(),
+            Self::Held(_) => false,
             Self::Splice(_) => return true,
             Self::Terminate(terminated) => terminated.flow.has_streams(),
         };
@@ -100,11 +106,12 @@ impl Relay {
 
     /// Bytes of memory that it holds besides its slot.
     pub fn held_bytes(&mut self) -> usize {
-        let name = match self {
+        let own = match self {
+            Self::Held(held) => held.held_bytes(),
             Self::Splice(spliced) => spliced.name_bytes(),
             Self::Cleartext(_) | Self::Terminate(_) => 0,
         };
-        name + self.flow().held_bytes()
+        own + self.flow().held_bytes()
     }
 
     /// Bytes of memory that its client's source is charged for.
@@ -126,6 +133,7 @@ pub fn run(
             exchange::run(flow, sockets, buffers)
         }
         Relay::Cleartext(flow) => cleartext::run(flow, sockets, buffers),
+        Relay::Held(held) => held::run(held, sockets),
         Relay::Splice(spliced) => splice::run(spliced, sockets, info, buffers),
         Relay::Terminate(originated) if originated.is_originated() => {
             originate::run(originated, sockets, info, buffers, answer)

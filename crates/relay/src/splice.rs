@@ -9,6 +9,7 @@ use super::flow::direction::Mode;
 use super::sockets::{Failed, More, Progress, Sockets, conclude};
 use crate::ready::{CLIENT, READ, Side, UPSTREAM};
 use eyelet_memory::interner::{Heap, Name};
+use eyelet_telemetry::held::HeldInfo;
 use eyelet_telemetry::info::{Decided, End, Outcome, Parked, UpstreamName};
 
 /// A read of so many bytes makes a direction bulk. One read of a full default socket buffer gives
@@ -25,14 +26,16 @@ pub struct Spliced {
     destination: Option<SocketAddr>,
     upstream: Option<SocketAddr>,
     name: Option<Name>,
+    held: Option<HeldInfo>,
 }
 
 impl Spliced {
-    /// Takes name and address, which differ between most connections, out of `decided`. What is
-    /// left is the same for many connections, which share it.
+    /// Takes name, address, and what became of a held one, which differ between most connections,
+    /// out of `decided`. What is left is the same for many connections, which share it.
     pub fn new(flow: Flow, decided: &mut Decided) -> Self {
         let destination = decided.destination.take();
-        let mut spliced = Self { flow, destination, upstream: None, name: None };
+        let held = decided.held.take();
+        let mut spliced = Self { flow, destination, upstream: None, name: None, held };
         if let Some(UpstreamName::Address(address)) = decided.upstream {
             (spliced.upstream, decided.upstream) = (Some(address), None);
         }
@@ -62,6 +65,7 @@ impl Spliced {
             decided.upstream = Some(UpstreamName::Address(upstream));
         }
         decided.sni = self.sni().map(Into::into);
+        decided.held = self.held;
     }
 }
 

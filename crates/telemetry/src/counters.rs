@@ -194,7 +194,7 @@ impl Counters {
     /// peeking, and parked ones have a cell of their own.
     pub fn of_state(&self, state: State) -> Option<&Cell> {
         match state {
-            State::Peeking | State::Moving | State::Parked => None,
+            State::Peeking | State::Held | State::Moving | State::Parked => None,
             State::Deciding => Some(&self.deciding),
             State::Handshaking => Some(&self.handshaking),
             State::Dialling => Some(&self.dialling),

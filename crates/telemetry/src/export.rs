@@ -316,6 +316,7 @@ impl<'a> DecidedV1<'a> {
             rule: self.rule.map(|(rule, _)| rule),
             upstream_tls: None,
             counted_at: None,
+            held: None,
             upstream: match self.upstream {
                 Some(UpstreamV1::Address(address)) => Some(UpstreamName::Address(address)),
                 Some(UpstreamV1::Name(name)) => Some(UpstreamName::Name(text(name)?)),

@@ -13,6 +13,7 @@ use serde::Serialize;
 use smallvec::SmallVec;
 
 use crate::evidence::Evidence;
+use crate::held::HeldInfo;
 use crate::labels::Labels;
 use crate::reason::named::named;
 use crate::reason::{Class, Reason};
@@ -165,6 +166,8 @@ pub struct Decided {
     pub shadow: Vec<(u32, Outcome)>,
     /// The evidence that rules have asked for.
     pub evidence: Option<Evidence>,
+    /// If it was held: what became of it. It stays in this process.
+    pub held: Option<HeldInfo>,
 }
 
 /// The two counts in front of what an `Arc` holds.
@@ -583,6 +586,7 @@ struct Origin {
     /// True if the destination is the upstream that was dialled. The rest then has none.
     is_dialled: bool,
     evidence: Option<Evidence>,
+    held: Option<HeldInfo>,
 }
 
 impl Heap for Origin {
@@ -614,9 +618,9 @@ impl SharedInfo {
             decided.upstream = None;
         }
         let connect = decided.connect.take().map(|target| self.names.intern(target));
-        let evidence = decided.evidence.take();
+        let (evidence, held) = (decided.evidence.take(), decided.held.take());
         let decided = self.decided.intern(decided);
-        self.origins.intern(Origin { decided, connect, destination, is_dialled, evidence })
+        self.origins.intern(Origin { decided, connect, destination, is_dialled, evidence, held })
     }
 
     /// Steps of one connection's part of the bytes of these values. 255 are 64 KiB: more than a
@@ -641,6 +645,7 @@ impl SharedInfo {
             decided.upstream = origin.destination.map(UpstreamName::Address);
         }
         decided.evidence.clone_from(&origin.evidence);
+        decided.held = origin.held;
         Some(decided)
     }
 

@@ -10,6 +10,7 @@ pub mod clip;
 pub mod counters;
 pub mod evidence;
 pub mod export;
+pub mod held;
 pub mod histogram;
 pub mod info;
 pub mod labels;

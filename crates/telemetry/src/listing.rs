@@ -68,6 +68,8 @@ named! {
         Dialling = "dialling",
         /// Its requests are being served.
         Serving = "serving",
+        /// It is parked until somebody decides.
+        Held = "held",
         /// It is parked, and bytes are in transit.
         Moving = "moving",
         /// It is parked, and idle.
@@ -86,6 +88,8 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConnectionKind {
+    /// None yet: somebody is to decide.
+    Held,
     /// The client's own bytes, untouched.
     Spliced,
     /// TLS ends here, and the upstream gets a plain stream.

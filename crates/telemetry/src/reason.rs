@@ -15,7 +15,7 @@ use eyelet_wire::socks::SocksFault;
 
 pub use error::{Detail, Http2Failure, IoFailure};
 pub use parts::{
-    CertificateLack, Class, Guarded, HandshakeFault, Limit, Loop, NotConnect, Party, Peer,
+    CertificateLack, Class, Guarded, HandshakeFault, HeldEnd, Limit, Loop, NotConnect, Party, Peer,
     SecondHello, ServerFault, Shed, Stage, StreamFlood, UserLack, When,
 };
 
@@ -57,6 +57,8 @@ pub enum Reason {
     Handshake(HandshakeFault, Detail),
     /// A peer's HTTP/2 connection or stream ended by an error code.
     Http2(Peer, Http2Failure),
+    /// It was held, and is refused.
+    Held(HeldEnd),
     /// An internal error.
     Internal(&'static str),
     /// A peer's socket failed.
@@ -228,6 +230,7 @@ impl Reason {
             Self::Server(ServerFault::Malformed(_) | ServerFault::ThirdHello) => Class::Protocol,
             Self::EvidenceBusy(_)
             | Self::Guarded(_)
+            | Self::Held(_)
             | Self::Loop(_)
             | Self::Misdirected(_)
             | Self::NoUser(_)

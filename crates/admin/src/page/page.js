@@ -73,7 +73,8 @@ function rows(id, list, none) {
       if (place.tagName === "TH") place.scope = "row";
       place.className = className;
       if (!list.length) place.colSpan = 9;
-      if (value instanceof Node) place.replaceChildren(value);
+      // A button that is there stays: it may have the focus.
+      if (value instanceof Node) { if (place.firstChild !== value || place.childNodes.length > 1) place.replaceChildren(value); }
       else if (place.textContent !== value) place.textContent = value;
     });
   });
@@ -86,10 +87,10 @@ function pairs(id, list) {
 }
 
 // A stream has a limit of its own; all else is answered soon.
-async function ask(path, signal = AbortSignal.timeout(ASK_MS)) {
+async function ask(path, signal = AbortSignal.timeout(ASK_MS), method = "GET") {
   const token = sessionStorage.getItem(TOKEN);
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const response = await fetch(path, { headers, signal, cache: "no-store" });
+  const response = await fetch(path, { method, headers, signal, cache: "no-store" });
   // 400: not even a field's value.
   if (response.status === 401 || (token && response.status === 400 && !path.includes("?"))) {
     sessionStorage.removeItem(TOKEN);
@@ -364,6 +365,50 @@ function takeLines(log) {
   if (log.lines.length || log.dropped || !at("log-state").textContent) showLog();
 }
 
+// The buttons of each question. A question that is still there keeps its own.
+const verdicts = new Map();
+
+function verdictButtons(one) {
+  const box = element("span");
+  const called = one.name.includes(":") ? `[${one.name}]:${one.port}` : `${one.name}:${one.port}`;
+  const add = (label, query) => {
+    const button = element("button", label);
+    button.type = "button";
+    button.setAttribute("aria-label", `${label}: ${called}`);
+    button.addEventListener("click", () => decide(one.id, query));
+    box.append(button, " ");
+  };
+  add("once", "verdict=allow");
+  add("1 hour", "verdict=allow&for=1h");
+  if (one.list) add("always", "verdict=allow&always");
+  add("refuse", "verdict=refuse");
+  return { called, box };
+}
+
+async function decide(id, query) {
+  try {
+    text("held-said", (await (await ask(`/held/${id}?${query}`, undefined, "POST")).text()).trim());
+    // Nobody waits for the next second.
+    showHeld(await (await ask("/held")).json());
+  } catch (error) {
+    text("held-said", error.message);
+  }
+}
+
+function showHeld(held) {
+  const now = Date.now();
+  at("held-section").hidden = !held.questions && !at("held-said").textContent;
+  text("held-state", `${number(held.connections)} connections wait for ${number(held.questions)} verdicts, with ${bytes(held.bytes)}.`);
+  const open = new Set(held.listed.map((one) => one.id));
+  for (const id of verdicts.keys()) if (!open.has(id)) verdicts.delete(id);
+  rows("held", held.listed.map((one) => {
+    if (!verdicts.has(one.id)) verdicts.set(one.id, verdictButtons(one));
+    const { called, box } = verdicts.get(one.id);
+    const who = one.program ? `${one.client}, ${one.program}` : one.client;
+    return [called, box, who, one.rule, n(one.waiting), [time((now - one.since_unix_ms) / 1000), "n"]];
+  }), "Nothing is held.");
+}
+
 function show(tick) {
   // Another process has other counters.
   if (kept.length && kept.at(-1).status.pid !== tick.status.pid) kept.length = 0;
@@ -372,6 +417,7 @@ function show(tick) {
   if (kept.length > KEPT) kept.shift();
   logIs = tick.status.access_log;
   showHealth(tick);
+  showHeld(tick.held);
   showFigures(tick);
   showTables(tick);
   if (at("pause").checked) dropped += tick.log.lines.length + tick.log.dropped;
@@ -470,7 +516,7 @@ async function takeApart(id) {
 }
 
 async function begin() {
-  for (const name of ["peeking", "deciding", "handshaking", "dialling", "serving", "moving", "parked"]) at("state").append(element("option", name));
+  for (const name of ["peeking", "deciding", "handshaking", "dialling", "serving", "held", "moving", "parked"]) at("state").append(element("option", name));
   at("find").addEventListener("submit", find);
   at("filter").addEventListener("submit", (event) => event.preventDefault());
   for (const id of ["has", "outcome", "pause"]) at(id).addEventListener("input", showLog);

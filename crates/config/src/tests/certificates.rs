@@ -107,6 +107,7 @@ fn a_terminate_rule() {
         compression: Compression::default(),
         headers: Vec::new(),
         no_hsts: false,
+        hold: None,
         client_cert_header: false,
         tls_version_min: Version::Tls13,
         proxy_protocol: Some(ProxyProtocol::V2),

@@ -8,6 +8,7 @@ use eyelet_wire::hello::{Hello, HelloReader, NotTls, Peek};
 use futures_util::FutureExt;
 
 use crate::path::action;
+use crate::path::action::hold::{HoldResult, Woken};
 use crate::path::action::terminate::Offer;
 use crate::path::active::Active;
 use crate::path::connect;
@@ -22,7 +23,8 @@ use crate::snapshot::edge::Edge;
 use eyelet_config::{Action, ListenerKind, Originate, TerminateUpstream};
 use eyelet_engine::worker::Handle;
 use eyelet_http::redirect::{Redirects, redirect};
-use eyelet_memory::budget::{Account, CountedBuffer};
+use eyelet_memory::budget::{Account, Counted, CountedBuffer};
+use eyelet_relay::held::HeldConnection;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Reason, Stage};
@@ -75,37 +77,103 @@ async fn serve(connection: &mut Active<'_>) -> Result<(), End> {
         }
         _ => Box::pin(intercept::arrive(connection, &mut peeked)).await?,
     }
-    let (rule, hello_bytes, offer) = match decide(connection, &mut peeked).await? {
-        Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
-        Ruling::Validate(with) => {
-            return Box::pin(action::validate::validate(connection, with, peeked)).await;
-        }
-        Ruling::PlainHttp => return Box::pin(plain_http::serve(connection, &mut peeked)).await,
-        Ruling::Refuse(answer, end) => return connect::end(connection, &answer, end),
-    };
-    let action = snapshot.config.rules.at(rule).action;
-    let hello = peeked.get(..hello_bytes).unwrap_or_default();
-    if let Err(end) = intercept::check_return(connection, hello, action) {
-        return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
-    }
-    emit_decision(connection, action);
-    match action {
-        Action::Originate(Originate { requests, .. }) => match &requests.upstream {
-            TerminateUpstream::Tls(to) => {
-                Box::pin(action::originate_bytes::originate(connection, to)).await
+    settle(connection, &mut peeked, None).await
+}
+
+/// Decides, unless the rule is known, and acts. `peeked` has the bytes that were read so far.
+// As above: it is part of each task.
+#[allow(clippy::manual_async_fn)]
+fn settle(
+    connection: &mut Active<'_>,
+    peeked: &mut CountedBuffer,
+    rule: Option<u32>,
+) -> impl Future<Output = Result<(), End>> {
+    async move {
+        let ruling = match rule {
+            Some(rule) => allowed(connection, rule, peeked),
+            None => decide(connection, peeked).await?,
+        };
+        let (rule, hello_bytes, offer) = match ruling {
+            Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
+            Ruling::Validate(with) => {
+                return Box::pin(action::validate::validate(connection, with, peeked.take())).await;
             }
-            _ => action::originate::originate(connection).await,
-        },
-        Action::Splice(splice) => {
-            action::splice::splice(connection, splice, &mut peeked, hello_bytes).await
+            Ruling::PlainHttp => return Box::pin(plain_http::serve(connection, peeked)).await,
+            Ruling::Refuse(answer, end) => return connect::end(connection, &answer, end),
+        };
+        let action = connection.edge.snapshot.config.rules.at(rule).action;
+        // A held one has its verdict, and does not ask again.
+        if connection.info.decided.held.is_none() && action.hold().is_some() {
+            match action::hold::ask(connection, rule, peeked) {
+                Ok(HoldResult::Goes) => {}
+                Ok(HoldResult::Waits) => return Ok(()),
+                Err(end) => return action::hold::end(connection, end),
+            }
         }
-        Action::Terminate(terminate) => {
-            connection.note_state(State::Handshaking);
-            let peeked = (peeked, offer);
-            Box::pin(action::terminate::terminate(connection, rule, terminate, peeked)).await
+        let hello = peeked.get(..hello_bytes).unwrap_or_default();
+        if let Err(end) = intercept::check_return(connection, hello, action) {
+            return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
         }
-        // `decide` returns a refusal for a refuse rule, never its action.
-        Action::Refuse(_) => Err(End::failed(Reason::Internal("refused without a reason"))),
+        emit_decision(connection, action);
+        match action {
+            Action::Originate(Originate { requests, .. }) => match &requests.upstream {
+                TerminateUpstream::Tls(to) => {
+                    Box::pin(action::originate_bytes::originate(connection, to)).await
+                }
+                _ => action::originate::originate(connection).await,
+            },
+            Action::Splice(splice) => {
+                action::splice::splice(connection, splice, peeked, hello_bytes).await
+            }
+            Action::Terminate(terminate) => {
+                connection.note_state(State::Handshaking);
+                let peeked = (peeked.take(), offer);
+                Box::pin(action::terminate::terminate(connection, rule, terminate, peeked)).await
+            }
+            // `decide` returns a refusal for a refuse rule, never its action.
+            Action::Refuse(_) => Err(End::failed(Reason::Internal("refused without a reason"))),
+        }
+    }
+}
+
+/// The ruling on a held connection that may go on by its rule.
+fn allowed(connection: &Active<'_>, rule: u32, peeked: &[u8]) -> Ruling {
+    let hello_bytes_max = connection.edge.snapshot.config.limits.hello_bytes_max;
+    let (hello_bytes, offer) = match HelloReader::new(hello_bytes_max).feed(peeked) {
+        Peek::Hello(hello) => (hello.raw_len(), Offer::of(&hello)),
+        _ => (0, Offer::default()),
+    };
+    Ruling::Act { rule, hello_bytes, offer }
+}
+
+/// Goes on with a connection that was held: by its rule, or decided anew.
+pub async fn resume(
+    edge: Rc<Edge>,
+    handle: Handle,
+    mut info: Box<ConnectionInfo>,
+    held: HeldConnection,
+    counted: Counted,
+) {
+    let connection = &mut Active { edge: &edge, handle: &handle, info: &mut info };
+    let served = AssertUnwindSafe(go_on(connection, held, counted)).catch_unwind().await;
+    if let Err(end) = served.unwrap_or_else(|_| Err(End::failed(Reason::Internal("a panic")))) {
+        edge.engine.emit(&info, &end);
+    }
+}
+
+async fn go_on(
+    connection: &mut Active<'_>,
+    held: HeldConnection,
+    counted: Counted,
+) -> Result<(), End> {
+    let mut peeked = CountedBuffer::of(&connection.edge.snapshot.budget, Account::Received);
+    let woken = action::hold::wake(connection, &held, (&mut peeked, counted));
+    // From here on nobody waits on the question for it.
+    drop(held);
+    match woken {
+        Ok(Woken::Goes(rule)) => settle(connection, &mut peeked, Some(rule)).await,
+        Ok(Woken::Anew) => settle(connection, &mut peeked, None).await,
+        Err(end) => action::hold::end(connection, end),
     }
 }
 

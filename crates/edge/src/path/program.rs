@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_engine::departure::Departure;
+use eyelet_engine::held;
 use eyelet_engine::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
 use eyelet_engine::park;
 use eyelet_engine::table::KeptStreams;
 use eyelet_engine::worker::{Handle, Program, Settings, Task, Update};
+use eyelet_hold::{HoldKey, HoldPlace};
 use eyelet_http::{WokenConnection, check};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
@@ -22,7 +24,8 @@ use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
 
-use crate::path::connection::connection;
+use crate::path::action::hold;
+use crate::path::connection::{connection, resume};
 use crate::snapshot::edge::Edge;
 use crate::snapshot::published::{Published, SnapshotUpdate};
 
@@ -47,6 +50,18 @@ impl Service {
 
     fn edge(&self) -> Rc<Edge> {
         self.edge.borrow().clone()
+    }
+
+    /// Has the newest rules decide held connections whose rule they lack.
+    fn decide_held_anew(&self) {
+        let edge = self.edge();
+        if edge.snapshot.holds.held().0 == 0 {
+            return;
+        }
+        let rules = edge.snapshot.config.rules.iter();
+        let rules = rules.filter(|rule| rule.action.hold().is_some()).map(|rule| rule.name);
+        let rules: HashSet<&str> = rules.collect();
+        held::decide_anew(&edge.engine, |key| !rules.contains(&*key.rule));
     }
 
     /// Ends parked connections whose rule the newest configuration lacks, in a part of the table.
@@ -89,6 +104,7 @@ impl Program for Service {
                 let woken = WokenConnection { handle, info, counted };
                 eyelet_http::serve_cleartext(edge.http.clone(), woken, flow)
             }
+            Relay::Held(held) => Box::pin(resume(edge, handle, Box::new(info), held, counted)),
             Relay::Splice(_) => {
                 let reason = Reason::Internal("a spliced connection without an upstream");
                 edge.engine.emit(&info, &End::failed(reason));
@@ -169,6 +185,10 @@ impl Program for Service {
         eyelet_http::attach_links(&engine, links, connections)
     }
 
+    fn ask_again(&self, info: &ConnectionInfo, key: HoldKey, bytes: usize) -> Option<HoldPlace> {
+        hold::ask_again(&self.edge.borrow(), info, key, bytes)
+    }
+
     fn update(&self) -> Option<Update> {
         let served = self.edge.borrow().snapshot.generation;
         let pending = self.published.newer_than(served)?;
@@ -188,6 +208,7 @@ impl Program for Service {
             self.removal.set(Some(0));
             self.end_removed();
         }
+        self.decide_held_anew();
         self.published.note_served(self.index, generation);
     }
 

@@ -19,6 +19,7 @@ use eyelet_downstream::connection::worker::SharedHttp;
 use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::moving::batch::CONNECTION_DESCRIPTORS;
 use eyelet_engine::worker::{Process, Settings};
+use eyelet_hold::Holds;
 use eyelet_http::redirect::https_port;
 use eyelet_memory::budget::Budget;
 use eyelet_recoding::SharedDictionaries;
@@ -89,6 +90,8 @@ pub struct Snapshot {
     pub budget: Arc<Budget>,
     /// What the event loops share.
     pub process: Arc<Process>,
+    /// Connections that are held, and the verdicts.
+    pub holds: Arc<Holds>,
     /// The limits of the event loops.
     pub settings: Settings,
     /// How often each rule decided, if somebody may ask.
@@ -104,6 +107,9 @@ pub struct PreparedSnapshot {
     evidence: EvidenceStore,
     trace: Option<PreparedTracer>,
 }
+
+/// What outlives a configuration.
+type Kept = (Arc<Process>, Arc<SharedDictionaries>, Arc<Acme>, Arc<Holds>);
 
 impl PreparedSnapshot {
     /// Reads the files that a configuration names. What has not changed since `earlier` is reused:
@@ -148,7 +154,7 @@ impl PreparedSnapshot {
         let compress = SharedDictionaries::start(&self.config, budget);
         let process = Arc::new(Process::new(budget.clone()));
         let compress = compress.map_err(SnapshotError::Dictionaries)?;
-        let kept = (process, compress, acme.clone());
+        let kept = (process, compress, acme.clone(), Arc::default());
         self.finish(workers, addresses, kept, None)
     }
 
@@ -164,7 +170,8 @@ impl PreparedSnapshot {
     ) -> Result<Snapshot, SnapshotError> {
         let compress = earlier.http.compress.clone();
         compress.keep(&self.config).map_err(SnapshotError::Dictionaries)?;
-        let kept = (earlier.process.clone(), compress, earlier.acme.clone());
+        let holds = earlier.holds.clone();
+        let kept = (earlier.process.clone(), compress, earlier.acme.clone(), holds);
         self.finish(workers, addresses, kept, Some(earlier))
     }
 
@@ -172,7 +179,7 @@ impl PreparedSnapshot {
         mut self,
         workers: usize,
         addresses: &[SocketAddr],
-        (process, compress, acme): (Arc<Process>, Arc<SharedDictionaries>, Arc<Acme>),
+        (process, compress, acme, holds): Kept,
         earlier: Option<&Snapshot>,
     ) -> Result<Snapshot, SnapshotError> {
         let (budget, memory_max) = (process.budget.clone(), self.config.limits.memory_max);
@@ -228,6 +235,7 @@ impl PreparedSnapshot {
             http: Arc::new(http),
             budget,
             process,
+            holds,
             settings,
             _alive: Alive::new(),
         })

@@ -12,8 +12,8 @@ use eyelet_telemetry::reason::Reason;
 use crate::departure::GROUP_DESCRIPTORS_MAX;
 use crate::links::{DetachedLink, DetachedLinks, Partners, StreamRef};
 use crate::moving::handover::{
-    self, Detached, ImportError, MESSAGE_BYTES_MAX, Members, Room, Stays, VERSION, VERSION_GROUP,
-    decode_members, encode_members,
+    self, Detached, ImportError, MESSAGE_BYTES_MAX, Members, Room, Stays, VERSION_GROUP,
+    VERSION_PART, decode_members, encode_members,
 };
 use crate::park;
 use crate::table::SlotState;
@@ -83,7 +83,7 @@ impl SocketRoom {
     /// more: it leaves in parts, if the other process reads those.
     pub fn of(worker: &Worker, descriptors_max: usize, taken: usize) -> Self {
         let left = descriptors_max.saturating_sub(taken);
-        let reads_parts = worker.moving.reads_below.get().is_none_or(|below| VERSION < below);
+        let reads_parts = worker.moving.reads_below.get().is_none_or(|below| VERSION_PART < below);
         let group_max = if reads_parts { GROUP_DESCRIPTORS_MAX } else { descriptors_max };
         Self { one: left, group: if taken == 0 { group_max } else { left }, group_max }
     }

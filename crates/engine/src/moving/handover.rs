@@ -29,8 +29,8 @@ mod members;
 
 pub use detached::{Detached, Room};
 pub use format::{
-    ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_GROUP, VERSION_RESTING, VERSION_USUAL,
-    VERSIONS_READ,
+    ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_GROUP, VERSION_PART, VERSION_RESTING,
+    VERSION_USUAL, VERSIONS_READ,
 };
 pub(crate) use format::{VERSION_BYTES, take, to_bytes};
 pub(crate) use members::{Members, decode_members, encode_members, is_group};

@@ -15,7 +15,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::departure::{BATCH_DESCRIPTORS_MAX, GROUP_DESCRIPTORS_MAX, LeavingBatch};
-use crate::moving::handover::{Room, VERSION, VERSION_BYTES, take, to_bytes};
+use crate::moving::handover::{Room, VERSION_BYTES, VERSION_PART, take, to_bytes};
 use crate::worker::Process;
 
 /// Parked connections that another process has sent.
@@ -74,7 +74,7 @@ pub fn parts(group: u64, batch: &LeavingBatch) -> impl Iterator<Item = GroupPart
         let message = if part == last { &batch.states[..] } else { &[] };
         let sockets_all = u16::try_from(all).unwrap_or(u16::MAX);
         let part = PartV8 { group, part: part as u16, sockets: sockets_all, message };
-        GroupPart { body: to_bytes(VERSION, &part), sockets }
+        GroupPart { body: to_bytes(VERSION_PART, &part), sockets }
     })
 }
 
@@ -140,7 +140,7 @@ pub fn is_first(bytes: &[u8]) -> bool {
 
 fn read(bytes: &[u8]) -> Result<PartV8<'_>, PartFault> {
     let (version, rest) = bytes.split_first_chunk::<VERSION_BYTES>().ok_or(PartFault::Malformed)?;
-    if u16::from_be_bytes(*version) != VERSION {
+    if u16::from_be_bytes(*version) != VERSION_PART {
         return Err(PartFault::Malformed);
     }
     let (part, behind) = take(rest).map_err(|_| PartFault::Malformed)?;

@@ -60,6 +60,9 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         worker.count_parked(&info, &mut relay, further);
         let wait = rest::wait_of(active, (&mut info, &mut relay), &table);
         let Some(slot) = table.slot(active.key()) else { return };
+        if matches!(relay, Relay::Held(_)) {
+            queues::queue(&worker.shedding.held, active.key(), &mut slot.position);
+        }
         worker.set_state(&mut slot.state, SlotState::Parked { info, relay });
         table.due_in(active.key(), wait);
         rests
@@ -84,6 +87,8 @@ pub(crate) fn place(
     mut relay: Relay,
     rest: Rest,
 ) -> Key {
+    held::ask_again(worker, &info, &mut relay);
+    let is_held = matches!(relay, Relay::Held(_));
     let further_bytes = further_bytes(further.len()) + shared_bytes(shared as usize);
     relay.flow().set_has_streams(further_bytes > 0);
     let mut info = info.park(&mut worker.shared.borrow_mut());
@@ -98,6 +103,9 @@ pub(crate) fn place(
     let wait = idle_for(worker, &mut relay, rest.is_settled);
     let state = SlotState::Parked { info, relay };
     let key = table.insert_parked(client, (upstream, further), state);
+    if let Some(slot) = table.slot(key).filter(|_| is_held) {
+        queues::queue(&worker.shedding.held, key, &mut slot.position);
+    }
     if shared > 0 {
         table.give_streams(key, shared, Box::new(()));
     }
@@ -215,7 +223,8 @@ fn dial(worker: &Rc<Worker>, key: Key) {
     let Some((info, mut relay)) = unpark(worker, key, SlotState::active(Phase::Busy)) else {
         return;
     };
-    worker.note_state(key, State::Serving, &info);
+    let is_held = matches!(relay, Relay::Held(_));
+    worker.note_state(key, if is_held { State::Deciding } else { State::Serving }, &info);
     worker.uses_descriptors(isize::from(!has_upstream));
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
     // From here on a failure drops it, and what the connection took is given back.
@@ -268,6 +277,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
         let SlotState::Parked { info, relay } = state else { return false };
         let needs_task = match upstream {
             None if is_called => true,
+            None if matches!(relay, Relay::Held(_)) => held::is_over(relay),
             None if relay.flow().exchange().is_none() => {
                 ready.any(CLIENT, READ) && !(ready.any(CLIENT, ENDED) && says_no_more(client))
             }
@@ -473,6 +483,11 @@ pub fn late(worker: &Rc<Worker>, key: Key) {
             drop(table);
             late_exchange(worker, key);
         }
+        Some(SlotState::Parked { relay: Relay::Held(held), .. }) => {
+            held.expire();
+            drop(table);
+            wake(worker, key);
+        }
         Some(SlotState::Parked { info, relay }) => {
             let flow = relay.flow();
             let left = idle_timeout(&worker.settings.get(), flow).saturating_sub(SETTLE);
@@ -538,7 +553,8 @@ pub fn shed(worker: &Rc<Worker>, key: Key, kind: IdleKind) -> bool {
             return false;
         };
         let has_state = relay.flow().is_between_requests();
-        if !relay.flow().is_quiet() || has_state != (kind < IdleKind::Plain) {
+        if held::is_held(relay) || !relay.flow().is_quiet() || has_state != (kind < IdleKind::Plain)
+        {
             return false;
         }
     }
@@ -610,7 +626,7 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let outcome = relay.outcome();
     let (mut is_answered, mut of_upstreams) = (false, Vec::new());
     match relay {
-        Relay::Splice(_) => {}
+        Relay::Held(_) | Relay::Splice(_) => {}
         Relay::Cleartext(flow) => {
             is_answered = resting::end_in_clear(worker, flow, client);
             of_upstreams = resting::for_upstreams(worker, flow);
@@ -657,6 +673,7 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     end_parked(worker, key, &End { outcome, reason }, last);
 }
 
+pub(crate) mod held;
 pub(crate) mod rest;
 mod resting;
 #[cfg(test)]

@@ -58,6 +58,9 @@ pub(crate) fn wait_for(
     relay: &mut Relay,
     settled: bool,
 ) -> Duration {
+    if let Relay::Held(held) = relay {
+        return held.wait();
+    }
     if let Some(resting) = relay.flow().resting() {
         // It never settles: each wake of it costs a task.
         let program = worker.program();

@@ -47,7 +47,12 @@ fn is_resting(worker: &Rc<Worker>, key: Key) -> bool {
     let mut table = worker.table.borrow_mut();
     let Some(Slot { upstream: None, state, .. }) = table.slot(key) else { return false };
     let SlotState::Parked { info, relay } = state else { return false };
-    if relay.is_pair() || relay.has_exchange() || !relay.flow().is_quiet() {
+    // A held one goes on once it is decided, or when its time is over.
+    if relay.is_pair()
+        || park::held::is_held(relay)
+        || relay.has_exchange()
+        || !relay.flow().is_quiet()
+    {
         return false;
     }
     let wait = rest::idle_for(worker, relay, info.is_settled());

@@ -1,8 +1,9 @@
 //! Load shedding: it ends connections when memory is short. The order is fixed. First half-open
 //! connections that hold much, by age; then the other half-open ones by age; then HTTP/2 ones
-//! without a stream, first those with a task and then parked ones, longest idle first; then new
-//! ones of sources over their share; then other new ones. For a new one of a source that has much,
-//! small half-open ones end only where their source is crowded; the others end as for all. Other
+//! without a stream that have a task, longest idle first; then those that are held until somebody
+//! decides, by age; then parked HTTP/2 ones; then new ones of sources over their share; then other
+//! new ones. For a new one of a source that has much, small half-open ones end only where their
+//! source is crowded, and held ones stay; the others end as for all. Other
 //! parked connections that hold nothing stay, unless `shed_idle` is set. Those that hold bytes for
 //! a slow peer end after three seconds.
 
@@ -13,6 +14,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Context;
 
+use crate::held;
 use crate::park;
 use crate::shedding::tidy::is_queued;
 use crate::table::{ConnectionTable, EndCause, Phase, Slot, SlotState, Waits};
@@ -186,7 +188,8 @@ impl Worker {
 
     /// Ends the oldest half-open connection. One that waits to be served with what it received
     /// counts as half-open, too. If there is none, ends the HTTP/2 connection that has a task and
-    /// is without a stream longest. Returns `false` if there is neither.
+    /// is without a stream longest, or else the one that is held longest. Returns `false` if there
+    /// is none of them.
     ///
     /// Connections that hold much go first. By age alone, a flood of endless long hellos would fill
     /// the queue faster than a newcomer's handshake takes, and the newcomer would be the oldest.
@@ -199,6 +202,7 @@ impl Worker {
         self.shed_first(&self.shedding.large, Phase::Large, spared)
             || shed_half_open()
             || self.shed_first(&self.shedding.unused, Phase::Idle, spared)
+            || !crowded && held::shed_oldest(self, spared)
     }
 
     /// Ends the oldest half-open connection of a source that is served in many tasks, or that has

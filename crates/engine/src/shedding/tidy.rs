@@ -13,6 +13,7 @@ impl Worker {
         self.tidy(&self.shedding.large, Phase::Large);
         self.tidy(&self.shedding.half_open, Phase::HalfOpen);
         self.tidy(&self.shedding.unused, Phase::Idle);
+        self.tidy_held(STALE_MAX);
         self.shedding.idle_searches.set(0);
         self.give_up_slow();
         // While the first one holds its bytes, those behind it are not looked at. Most of them may
@@ -25,6 +26,20 @@ impl Worker {
     fn tidy(&self, queue: &ShedQueue, of: Phase) {
         if queue.positions.borrow().len() >= STALE_MAX.max(2 * queue.kept.get()) {
             self.drop_stale(queue, of);
+        }
+    }
+
+    /// Drops the stale positions of held connections once there are twice as many as were left, and
+    /// so many at least.
+    fn tidy_held(&self, least: usize) {
+        let queue = &self.shedding.held;
+        let mut positions = queue.positions.borrow_mut();
+        if positions.len() >= least.max(2 * queue.kept.get()) {
+            let mut table = self.table.borrow_mut();
+            positions.retain(|at| park::held::held_at(&mut table, at).is_some());
+            queue.kept.set(positions.len());
+            let kept = positions.len();
+            positions.shrink_to(2 * kept);
         }
     }
 
@@ -42,6 +57,7 @@ impl Worker {
                 queue.positions.borrow_mut().shrink_to_fit();
             }
         }
+        self.tidy_held(1);
         self.run_queue.ready.borrow_mut().shrink_to_fit();
     }
 

@@ -17,6 +17,7 @@ use eyelet_relay::testing::kernel;
 pub struct HandedOver {
     spliced: usize,
     terminated: usize,
+    held: usize,
     /// Of them, those that took bytes along.
     with_bytes: usize,
     /// Those that had bytes in a pipe.
@@ -31,6 +32,7 @@ impl HandedOver {
     pub fn add(&mut self, other: &Self) {
         self.spliced += other.spliced;
         self.terminated += other.terminated;
+        self.held += other.held;
         self.with_bytes += other.with_bytes;
         self.with_pipes += other.with_pipes;
         self.came_back += other.came_back;
@@ -40,9 +42,9 @@ impl HandedOver {
 
     /// Panics if no run had one of these cases.
     pub fn check_coverage(&self) {
-        let Self { spliced, terminated, with_bytes, with_pipes, came_back, refused, closed } =
-            *self;
-        let cases = [spliced, terminated, with_bytes, with_pipes, came_back, refused, closed];
+        let Self { spliced, terminated, held, with_bytes, with_pipes, .. } = *self;
+        let Self { came_back, refused, closed, .. } = *self;
+        let cases = [spliced, terminated, held, with_bytes, with_pipes, came_back, refused, closed];
         assert!(!cases.contains(&0), "{self:?}");
     }
 }
@@ -65,6 +67,7 @@ pub fn hand_over(
     }
     match detached.relay {
         Relay::Cleartext(_) => panic!("the simulator has none"),
+        Relay::Held(_) => seen.held += 1,
         Relay::Splice(_) => seen.spliced += 1,
         Relay::Terminate(_) => seen.terminated += 1,
     }

@@ -3,11 +3,14 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use eyelet_hold::{HoldDecision, HoldKey, HoldPlace, Holds, Keep, Which, Who};
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_record::Session;
+use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome};
-use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
+use eyelet_telemetry::reason::{HeldEnd, Limit, Reason, Stage, When};
 use fastrand::Rng;
 
 use super::peer::Peer;
@@ -16,6 +19,7 @@ use crate::ready::{CLIENT, Side, UPSTREAM};
 use crate::testing::stream::Stream;
 use crate::worker::WaitError;
 use crate::worker::{Handle, Program, Task, Update};
+use eyelet_relay::held::{HeldConnection, HeldState};
 use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::{Terminated, final_alert};
 use eyelet_relay::{Flow, Relay};
@@ -25,6 +29,8 @@ use std::time::Duration;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most bytes that are peeked at before the connection is parked.
 const PEEKED_BYTES_MAX: usize = 700;
+/// How long a held connection waits: longer than any run.
+const HELD_TIMEOUT: Duration = Duration::from_secs(100_000);
 /// unrecognized_name, in a TLS 1.2 record.
 pub const REFUSAL: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
@@ -43,6 +49,10 @@ pub enum Plan {
         preface: Vec<u8>,
     },
     Refuse,
+    /// It is held until somebody decides, and then spliced or refused.
+    Hold {
+        allow: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -87,7 +97,8 @@ impl Connection {
     pub fn expects_refusal(&self) -> bool {
         match self.plan {
             Plan::Refuse => true,
-            Plan::Splice { .. } => !self.is_reachable,
+            Plan::Splice { .. } | Plan::Hold { allow: true } => !self.is_reachable,
+            Plan::Hold { allow: false } => true,
             Plan::Terminate { .. } => false,
         }
     }
@@ -102,12 +113,24 @@ pub struct LogEntry {
 }
 
 pub struct Simulated {
+    /// What is held, in both processes.
+    pub holds: Arc<Holds>,
     pub rng: RefCell<Rng>,
     /// By the client's port.
     pub connections: RefCell<Vec<Connection>>,
 }
 
 impl Simulated {
+    /// Decides about a connection, if it is held.
+    pub fn decide(&self, index: usize) {
+        let Plan::Hold { allow } = self.connections.borrow()[index].plan else { return };
+        let verdict = if allow { HeldVerdict::Allow } else { HeldVerdict::Refuse };
+        let (name, by) = (index.to_string(), HeldBy::Page);
+        // It is not held yet, or no more.
+        let which = Which::Name(&name, None);
+        let _ = self.holds.decide(which, HoldDecision { verdict, by }, Keep::Once, 0);
+    }
+
     async fn serve(&self, handle: &Handle, info: &mut ConnectionInfo) -> Result<(), End> {
         handle.due_in(HELLO_TIMEOUT);
         let budget = &handle.worker.process.budget;
@@ -117,11 +140,21 @@ impl Simulated {
         if peeks && handle.recv(&mut peeked, PEEKED_BYTES_MAX).await.map_err(failed)? == 0 {
             return Err(End::failed(Reason::ClientClosed(Some(BEFORE_HELLO))));
         }
+        let is_held = matches!(self.connections.borrow()[index].plan, Plan::Hold { .. });
+        if is_held {
+            let (key, now) = (question(index), handle.worker.now_unix_ms());
+            let waiting = self.holds.ask(key, who(), peeked.len(), now).expect("a place");
+            let (bytes, waits) = (peeked.to_vec().into(), HeldState::Waits(waiting));
+            let held = HeldConnection::new(bytes, None, HELD_TIMEOUT, waits);
+            park::park(handle, info, Relay::Held(held));
+            return Ok(());
+        }
         let relay = match &mut self.connections.borrow_mut()[index].plan {
             Plan::Refuse => {
                 park::close_with(handle, &REFUSAL);
                 return Err(End { outcome: Outcome::Refused, reason: Reason::Refused("by rule") });
             }
+            Plan::Hold { .. } => unreachable!("it is parked above"),
             Plan::Splice { inspect } => Relay::Splice(Spliced::new(
                 {
                     let mut flow = Flow::default();
@@ -141,15 +174,7 @@ impl Simulated {
         let is_late =
             matches!(self.connections.borrow()[index].plan, Plan::Terminate { late: true, .. });
         let relay = if is_late { relay } else { self.dial(handle, index, relay)? };
-        let relay = match relay {
-            Relay::Splice(mut spliced) if !peeked.is_empty() => {
-                info.bytes_to_upstream += peeked.len() as u64;
-                let sent = handle.send(UPSTREAM, &peeked).unwrap_or(0);
-                spliced.flow.begin(&peeked[sent..]);
-                Relay::Splice(spliced)
-            }
-            relay => relay,
-        };
+        let relay = send_peeked(handle, info, relay, &peeked);
         park::park(handle, info, relay);
         Ok(())
     }
@@ -159,7 +184,7 @@ impl Simulated {
         if !connection.is_reachable {
             let alert = match &mut relay {
                 Relay::Terminate(terminated) => final_alert(terminated, 80),
-                Relay::Cleartext(_) | Relay::Splice(_) => REFUSAL.to_vec(),
+                Relay::Cleartext(_) | Relay::Held(_) | Relay::Splice(_) => REFUSAL.to_vec(),
             };
             park::close_with(handle, &alert);
             return Err(End::failed(Reason::NoAddress));
@@ -187,10 +212,46 @@ impl Simulated {
             tokio::task::yield_now().await;
         }
         handle.in_time().map_err(failed)?;
+        let (relay, peeked) = match relay {
+            Relay::Held(held) => {
+                let decision = held.decision().expect("nothing else wakes it");
+                if decision.verdict == HeldVerdict::Refuse {
+                    park::close_with(handle, &REFUSAL);
+                    let reason = Reason::Held(HeldEnd::Refused);
+                    return Err(End { outcome: Outcome::Refused, reason });
+                }
+                let spliced = Spliced::new(Flow::default(), &mut info.decided);
+                (Relay::Splice(spliced), held.bytes().to_vec())
+            }
+            relay => (relay, Vec::new()),
+        };
         let relay = self.dial(handle, usize::from(info.client.port()), relay)?;
+        let relay = send_peeked(handle, info, relay, &peeked);
         park::park(handle, info, relay);
         Ok(())
     }
+}
+
+/// Passes on what was peeked at, as far as the upstream takes it.
+fn send_peeked(handle: &Handle, info: &mut ConnectionInfo, relay: Relay, peeked: &[u8]) -> Relay {
+    match relay {
+        Relay::Splice(mut spliced) if !peeked.is_empty() => {
+            info.bytes_to_upstream += peeked.len() as u64;
+            let sent = handle.send(UPSTREAM, peeked).unwrap_or(0);
+            spliced.flow.begin(&peeked[sent..]);
+            Relay::Splice(spliced)
+        }
+        relay => relay,
+    }
+}
+
+/// The question of the connection with this index.
+fn question(index: usize) -> HoldKey {
+    HoldKey { rule: "ask".into(), name: index.to_string().into(), port: 443 }
+}
+
+fn who() -> Who {
+    Who { client: [192, 0, 2, 1].into(), program: None, file: None }
 }
 
 fn failed(wait_error: WaitError) -> End {
@@ -221,6 +282,10 @@ impl Program for Simulated {
             }
             drop(counted);
         })
+    }
+
+    fn ask_again(&self, _: &ConnectionInfo, key: HoldKey, bytes: usize) -> Option<HoldPlace> {
+        self.holds.ask(key, who(), bytes, 0)
     }
 
     fn task_bytes(&self, _: &Decided) -> usize {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_memory::budget::Account;
@@ -16,6 +17,7 @@ use super::peer::Peer;
 use super::program::{Connection, LogEntry, Plan, REFUSAL, Simulated};
 use super::verdict;
 use super::verdict::Weather;
+use crate::held;
 use crate::ready::{CLIENT, UPSTREAM};
 use crate::table::timer_wheel::TICK_MS;
 use crate::testing::stepper::{Stepper, check_budget, check_worker};
@@ -97,6 +99,7 @@ pub fn run(seed: u64) -> Report {
     let tasks = tokio::task::LocalSet::new();
     let mut simulation = Simulation::new(seed);
     let report = tasks.block_on(&runtime, simulation.run());
+    assert_eq!(simulation.program.holds.held(), (0, 0), "a place among the held ones stays");
     let workers = simulation.workers.map(Stepper::into_worker);
     drop(tasks);
     for worker in workers {
@@ -132,8 +135,11 @@ impl Simulation {
             hands_over: rng.bool(),
         };
         let limits = Settings { idle_timeout: IDLE_TIMEOUT, shed_idle: rng.bool(), ..SETTINGS };
-        let program =
-            Rc::new(Simulated { rng: RefCell::new(rng.fork()), connections: RefCell::default() });
+        let program = Rc::new(Simulated {
+            holds: Arc::default(),
+            rng: RefCell::new(rng.fork()),
+            connections: RefCell::default(),
+        });
         let workers = [0; 2].map(|_| {
             let worker = worker_with(limits, MEMORY_BYTES);
             worker.serve(&program);
@@ -154,6 +160,7 @@ impl Simulation {
                 8..=11 => self.press(),
                 12..=35 => self.step().await,
                 36..=41 if self.weather.hands_over => self.hand_over(),
+                42..=44 => self.decide_one(),
                 _ => self.act(),
             }
         }
@@ -172,6 +179,24 @@ impl Simulation {
             }
             self.report.pipes += stepper.worker.buffers.borrow().pipes_lent();
         }
+    }
+
+    /// Somebody decides about a connection, if it is held.
+    fn decide_one(&mut self) {
+        let count = self.program.connections.borrow().len();
+        let index = self.rng.usize(..count);
+        self.program.decide(index);
+        self.wake_decided();
+    }
+
+    fn decide_all(&mut self) {
+        let count = self.program.connections.borrow().len();
+        (0..count).for_each(|index| self.program.decide(index));
+        self.wake_decided();
+    }
+
+    fn wake_decided(&self) {
+        self.workers.iter().for_each(|stepper| held::wake_decided(&stepper.worker));
     }
 
     /// Parked connections leave one process for the other.
@@ -246,7 +271,8 @@ impl Simulation {
         let mut preface_bytes = 0;
         let plan = match rng.u8(..20) {
             0 => Plan::Refuse,
-            1..=6 => Plan::Splice { inspect: None },
+            1..=2 => Plan::Hold { allow: rng.u8(..4) > 0 },
+            3..=6 => Plan::Splice { inspect: None },
             7..=9 => {
                 up.flights = flight(rng, true);
                 down.flights = flight(rng, false);
@@ -265,7 +291,9 @@ impl Simulation {
                 Plan::Terminate { session: Some(Box::new(session)), late: rng.bool(), preface }
             }
         };
-        let peeks = !matches!(plan, Plan::Splice { inspect: Some(_) }) && rng.u8(..4) > 0;
+        let is_held = matches!(plan, Plan::Hold { .. });
+        let may_peek = !matches!(plan, Plan::Splice { inspect: Some(_) });
+        let peeks = is_held || may_peek && rng.u8(..4) > 0;
         let (mut client, socket) = Peer::new("client", up, down.clone());
         client.tls = client_tls;
         let mut connection = Connection {
@@ -329,6 +357,7 @@ impl Simulation {
     async fn settle(&mut self) {
         self.hold(0);
         for _ in 0..SETTLE_ROUNDS {
+            self.decide_all();
             for connection in &mut *self.program.connections.borrow_mut() {
                 if !connection.is_stalled {
                     connection.peers().for_each(|peer| peer.read(usize::MAX, None));
@@ -350,6 +379,7 @@ impl Simulation {
             self.workers.iter().for_each(Stepper::drain);
         }
         for round in 0.. {
+            self.decide_all();
             let mut left = 0;
             for connection in &mut *self.program.connections.borrow_mut() {
                 if connection.is_stalled || !connection.log.is_empty() {
@@ -379,6 +409,7 @@ impl Simulation {
         }
         // A deadline may be set a second time, when a connection has settled.
         for _ in 0..8 {
+            self.decide_all();
             self.step().await;
             self.tick((IDLE_TIMEOUT.as_millis() as u64 / TICK_MS) / 2);
         }

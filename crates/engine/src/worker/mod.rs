@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use eyelet_hold::{HoldKey, HoldPlace};
 use eyelet_sys::waker;
 
 use crate::departure::Departure;
@@ -181,6 +182,12 @@ pub trait Program {
         _connections: &[(Key, Vec<StreamRef>)],
     ) -> Vec<AttachedStreams> {
         Vec::new()
+    }
+
+    /// A place for a held connection that comes from another process, among those that wait on this
+    /// question. `None`: it is to be decided anew.
+    fn ask_again(&self, _info: &ConnectionInfo, _key: HoldKey, _bytes: usize) -> Option<HoldPlace> {
+        None
     }
 
     /// Changes by the newest configuration, if it is newer than the one that is served.

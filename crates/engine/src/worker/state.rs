@@ -20,6 +20,8 @@ pub(crate) struct SheddingState {
     pub half_open: ShedQueue,
     /// HTTP/2 connections without a stream, longest idle first. Some positions are stale.
     pub unused: ShedQueue,
+    /// Connections that are held until somebody decides, oldest first. Some positions are stale.
+    pub held: ShedQueue,
     /// Parked connections that hold bytes for a peer, longest first. Some positions are stale.
     pub holders: RefCell<Holders>,
     /// Idle connections that the search found, the longest idle last.

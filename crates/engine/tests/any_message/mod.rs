@@ -16,7 +16,7 @@ use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
 
 /// Messages that are read. The input changes their bytes.
-const STORED: [&str; 9] = [
+const STORED: [&str; 10] = [
     include_str!("../../src/moving/handover/v1/spliced.hex"),
     include_str!("../../src/moving/handover/v1/inspected.hex"),
     include_str!("../../src/moving/handover/v1/tls13.hex"),
@@ -26,6 +26,7 @@ const STORED: [&str; 9] = [
     include_str!("../../src/moving/handover/v5/agreed.hex"),
     include_str!("../../src/moving/handover/v6/resting.hex"),
     include_str!("../../src/moving/handover/v7/group.hex"),
+    include_str!("../../src/moving/handover/v9/held.hex"),
 ];
 
 /// The first byte says what the others are: a session, a message, parts of a group, each behind its

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tracing::Level;
 
 use crate::command::train::{self, DictionaryCommand};
-use crate::command::{demo, explain, local, passwd, run, sandbox};
+use crate::command::{demo, explain, held, local, passwd, run, sandbox};
 use crate::process::control::Control;
 use crate::process::diagnostics::{self, Diagnostics};
 use crate::process::serve::Running;
@@ -81,6 +81,12 @@ enum Command {
         #[arg(long, value_name = "NEW")]
         binary: Option<PathBuf>,
     },
+    /// Show which connections are held, and decide about them
+    ///
+    /// A rule with `action = "hold"` lets a connection wait until somebody decides. Without
+    /// --config all edges and sandboxes of this user are asked. Exit status: 0, or 1 if no process
+    /// answers, or nobody waits for that name any more.
+    Held(held::HeldArgs),
     /// Show which rule of FILE decides a connection, and why no earlier rule does
     Explain(Box<explain::ExplainArgs>),
     /// Start an application with TLS in front of it, and restart it when it ends
@@ -191,6 +197,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Check { file } => check::check(&file, &mut io::stdout()),
         Command::Reload { file } => control::reload(&file),
         Command::Upgrade { file, binary } => control::upgrade(&file, binary.as_deref()),
+        Command::Held(args) => held::held(&args),
         Command::Explain(args) => explain::explain(&args, &mut io::stdout()),
         Command::Run(args) => run::run(&args, diagnostics),
         Command::Proxy(args) => run::proxy(&args, diagnostics),

@@ -258,9 +258,20 @@ fn print_misses(
 }
 
 fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> String {
+    if refused.is_none() && action.hold().is_some() {
+        return format!("hold, and once it is allowed {}", served(action, facts));
+    }
     match action {
         Action::Refuse(_) => "refuse".to_owned(),
         other if refused.is_some() => format!("refuse, instead of {}", other.name()),
+        other => served(other, facts),
+    }
+}
+
+/// What the action does in the end.
+fn served(action: &Action, facts: &Facts<'_>) -> String {
+    match action {
+        Action::Refuse(_) => "refuse".to_owned(),
         Action::Splice(splice) => match &splice.upstream {
             SpliceUpstream::HostPort(_) => {
                 format!("splice to {}", upstreams::one_of(splice.others.len(), &splice.upstream))

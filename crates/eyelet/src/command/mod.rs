@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod demo;
 pub mod explain;
+pub mod held;
 pub mod local;
 pub mod passwd;
 pub mod run;

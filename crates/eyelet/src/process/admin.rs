@@ -11,11 +11,13 @@ use parking_lot::Mutex;
 use eyelet_admin::metrics::{MetricKind, Metrics, Number};
 use eyelet_admin::{
     AdminError, AdminServer, Answers, Document, History, LISTED_MAX, ObjectKind, Objects, SortKey,
-    Sorted, Start, process, unix_seconds,
+    Sorted, Start, VerdictAsked, process, unix_seconds,
 };
 use eyelet_config::{Access, AdminSettings, LogFormat, RuleRef};
 use eyelet_engine::listing::Connections;
+use eyelet_hold::Which;
 use eyelet_telemetry::counters;
+use eyelet_telemetry::held::HeldBy;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::listing::{ConnectionKind, Filter, Listed, Slice};
 use eyelet_telemetry::rule_hits::RuleCount;
@@ -24,6 +26,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
 use self::certificates::Soonest;
+use crate::process::held;
 use crate::process::lost_threads::lost;
 use crate::process::predecessors::Predecessors;
 use eyelet_edge::snapshot::Snapshot;
@@ -163,6 +166,7 @@ impl AdminKeeper {
 /// Names a connection that stays. `None`: its streams are named.
 fn stays_as(listed: &Listed) -> Option<&'static str> {
     match listed.kind {
+        Some(ConnectionKind::Held) => Some("held"),
         Some(ConnectionKind::Spliced) => Some("spliced"),
         Some(ConnectionKind::Tcp) => Some("terminated to TCP"),
         Some(ConnectionKind::Originated) => Some("originated"),
@@ -260,6 +264,7 @@ impl Answers for EdgeAnswers {
         let help = "The configuration's number.";
         metrics.gauge("configuration_generation", help, snapshot.generation);
         self.soonest(&snapshot).write(metrics);
+        held::write(metrics, &snapshot.holds);
         write_memory(metrics, &snapshot);
         write_upstreams(metrics, &snapshot);
         write_rules(metrics, &snapshot);
@@ -269,10 +274,16 @@ impl Answers for EdgeAnswers {
         self.connections.ask(filter, ends)
     }
 
+    fn decide(&self, question: u64, verdict: VerdictAsked) -> Option<Result<String, String>> {
+        let snapshot = self.snapshot()?;
+        Some(held::decide(&snapshot.holds, Which::Id(question), verdict, HeldBy::Page))
+    }
+
     fn document(&self, document: Document) -> Option<Value> {
         let snapshot = self.snapshot()?;
         Some(match document {
             Document::Status => self.status(&snapshot),
+            Document::Held => held::document(&snapshot.holds),
             Document::BusiestRules => busiest_rules(&snapshot),
             Document::Memory => memory(&snapshot, self.allocator_unused_bytes()),
             Document::Upstreams => upstreams(&snapshot),

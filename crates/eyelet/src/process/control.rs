@@ -20,7 +20,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{sleep, timeout};
 
+use crate::process::held;
 use crate::process::reload::ReloadOutcome;
+use eyelet_admin::{KeepAsked, VerdictAsked};
+use eyelet_hold::{Holds, Which};
+use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
 /// The folder of the sockets if the user has no runtime folder. systemd makes it for a service with
 /// `RuntimeDirectory=eyelet`.
@@ -29,6 +33,7 @@ const SYSTEM_FOLDER: &str = "/run/eyelet";
 const RELOAD: &[u8] = b"reload";
 const UPGRADE: &[u8] = b"upgrade";
 const CHANGE_KEY: &[u8] = b"acme rollover";
+const HELD: &[u8] = b"held";
 /// Bytes of a request: the longest path (PATH_MAX) and the word before it.
 const REQUEST_BYTES_MAX: usize = 4096 + 16;
 /// How long a client of the socket may take to send its request, and to read the answer.
@@ -52,6 +57,8 @@ const REQUESTS_MAX: usize = 1;
 const ENTRIES_MAX: usize = 4096;
 /// Bytes of a file's digest in the socket's name.
 const NAME_BYTES: usize = 8;
+/// Stands for the file of a process that serves none: no file has this path.
+const COMMAND: &str = "eyelet command";
 
 /// An open control socket. Dropping it removes its file.
 pub struct Control {
@@ -68,6 +75,18 @@ pub enum ControlCommand {
     Upgrade(Option<PathBuf>),
     /// To give the account at the ACME server another key.
     ChangeAccountKey,
+    /// To list what is held, or to give a verdict.
+    Held(Option<HeldCommand>),
+}
+
+/// A verdict on what is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldCommand {
+    /// The name, or the address.
+    pub name: String,
+    /// The port, or any.
+    pub port: Option<u16>,
+    pub verdict: VerdictAsked,
 }
 
 /// A permitted client and what it asks for.
@@ -83,13 +102,25 @@ impl Control {
     /// # Errors
     /// If there is no folder that only this user can write to.
     pub fn open(file: &Path) -> io::Result<Self> {
+        Self::open_as(&names(file)?)
+    }
+
+    /// Opens the socket of a process that serves no file, and is found only where all are asked.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn open_for_command() -> io::Result<Self> {
+        let name = name(Path::new(COMMAND));
+        Self::open_as(&[name.clone(), name])
+    }
+
+    fn open_as([real, given]: &[String; 2]) -> io::Result<Self> {
         let folder = own_folder();
         // The folder must be ours: a user who can write to it could answer in our place.
         OwnFolder::open(&folder).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", folder.display()))
         })?;
         remove_dead(&folder);
-        let [real, given] = names(file)?;
         let path = folder.join(format!("{real}.{given}.{}.sock", std::process::id()));
         // It has our process id: a process with the same one has left it, in a container the first.
         let _ = fs::remove_file(&path);
@@ -118,6 +149,17 @@ impl ControlRequest {
     pub async fn answer(mut self, outcome: &ReloadOutcome) {
         let text = format!("{}\n{}", outcome.code, outcome.text);
         let _ = timeout(REQUEST_TIMEOUT, self.stream.write_all(text.as_bytes())).await;
+    }
+}
+
+/// Lists what is held, or gives a verdict.
+pub fn answer_held(holds: &Holds, command: Option<&HeldCommand>) -> ReloadOutcome {
+    let Some(HeldCommand { name, port, verdict }) = command else {
+        return ReloadOutcome { code: 0, text: held::listed(holds) };
+    };
+    match held::decide(holds, Which::Name(name, *port), *verdict, HeldBy::Terminal) {
+        Ok(line) => ReloadOutcome { code: 0, text: format!("{line}\n") },
+        Err(why) => ReloadOutcome::failed(why),
     }
 }
 
@@ -165,6 +207,12 @@ fn parse(said: &[u8]) -> Option<ControlCommand> {
     if said == CHANGE_KEY {
         return Some(ControlCommand::ChangeAccountKey);
     }
+    if let Some(held) = said.strip_prefix(HELD) {
+        return match held {
+            b"" => Some(ControlCommand::Held(None)),
+            _ => parse_held(std::str::from_utf8(held).ok()?).map(Some).map(ControlCommand::Held),
+        };
+    }
     match said.split(|byte| *byte == b' ').next()? {
         RELOAD if said == RELOAD => Some(ControlCommand::Reload),
         UPGRADE if said == UPGRADE => Some(ControlCommand::Upgrade(None)),
@@ -174,6 +222,85 @@ fn parse(said: &[u8]) -> Option<ControlCommand> {
         }
         _ => None,
     }
+}
+
+/// Reads what follows "held": the verdict, the name with its port or without, and how long.
+fn parse_held(said: &str) -> Option<HeldCommand> {
+    let mut words = said.strip_prefix(' ')?.split(' ');
+    let verdict = words.next()?;
+    let verdict = HeldVerdict::ALL.iter().copied().find(|one| one.name() == verdict)?;
+    let (name, port) = parse_target(words.next()?)?;
+    let keep = match words.next()? {
+        "once" => KeepAsked::Once,
+        "always" => KeepAsked::Always,
+        time => KeepAsked::of(time).ok()?,
+    };
+    let verdict = VerdictAsked { verdict, keep };
+    words.next().is_none().then_some(HeldCommand { name, port, verdict })
+}
+
+/// Reads NAME or NAME:PORT. An address of IPv6 with a port is in brackets.
+fn parse_target(text: &str) -> Option<(String, Option<u16>)> {
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
+            (name, Some(port.parse().ok()?))
+        }
+        _ => (text, None),
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    (!name.is_empty()).then(|| (name.to_owned(), port))
+}
+
+/// Has the processes of this user, or the one that serves `file`, list what they hold, and prints
+/// it.
+pub fn list_held(file: Option<&Path>) -> ExitCode {
+    match file {
+        Some(file) => print(&ask(file, HELD)),
+        None => ask_all(HELD),
+    }
+}
+
+/// Gives a verdict on what the processes of this user hold, or the one that serves `file`, and
+/// prints what they say.
+pub fn decide_held(
+    file: Option<&Path>,
+    verdict: HeldVerdict,
+    target: &str,
+    keep: &str,
+) -> ExitCode {
+    if target.contains([' ', '\n']) || parse_target(target).is_none() {
+        return print(&Err(format!("{target:?} is no name; expected NAME or NAME:PORT")));
+    }
+    let request = [HELD, format!(" {verdict} {target} {keep}").as_bytes()].concat();
+    match file {
+        Some(file) => print(&ask(file, &request)),
+        None => ask_all(&request),
+    }
+}
+
+/// Asks all processes of this user, and prints what they say: where none has done it, why.
+fn ask_all(request: &[u8]) -> ExitCode {
+    let found = match search(None) {
+        Ok(found) if found.is_empty() => {
+            return print(&Err("no process of this user serves anything here".into()));
+        }
+        Ok(found) => found,
+        Err(why) => return print(&Err(why)),
+    };
+    let mut outcome = ReloadOutcome { code: 1, text: String::new() };
+    for (_, pid, stream) in found {
+        let said = converse(stream, request);
+        let said = said.unwrap_or_else(|error| {
+            ReloadOutcome::failed(format_args!("eyelet: process {pid}: {error}"))
+        });
+        match (outcome.code, said.code) {
+            (1, 0) => outcome = said,
+            (0, 0) if !outcome.text.contains(&said.text) => outcome.text.push_str(&said.text),
+            (1, _) => outcome.text = said.text,
+            _ => {}
+        }
+    }
+    print(&Ok(outcome))
 }
 
 /// Asks the process that serves `file` for a reload, and prints what it says.
@@ -226,10 +353,10 @@ fn ask(file: &Path, request: &[u8]) -> Result<ReloadOutcome, String> {
     let shown = file.display();
     let names = names(file).map_err(|error| format!("{shown}: {error}"))?;
     let end = Instant::now() + TWO_TIMEOUT;
-    let mut found = search(&names)?;
+    let mut found = search(Some(&names))?;
     while found.len() > 1 && Instant::now() < end {
         std::thread::park_timeout(TWO_STEP);
-        found = search(&names)?;
+        found = search(Some(&names))?;
     }
     match found.len() {
         0 => Err(format!(
@@ -247,8 +374,8 @@ fn ask(file: &Path, request: &[u8]) -> Result<ReloadOutcome, String> {
     }
 }
 
-/// The processes that serve a file, each with the folder of its socket.
-fn search(names: &[String; 2]) -> Result<Vec<(PathBuf, u32, StdStream)>, String> {
+/// The processes that serve a file, or any, each with the folder of its socket.
+fn search(names: Option<&[String; 2]>) -> Result<Vec<(PathBuf, u32, StdStream)>, String> {
     let mut found: Vec<(PathBuf, u32, StdStream)> = Vec::new();
     for folder in [own_folder(), SYSTEM_FOLDER.into()] {
         if found.iter().all(|(known, _, _)| *known != folder) {
@@ -270,7 +397,7 @@ fn converse(mut stream: StdStream, request: &[u8]) -> io::Result<ReloadOutcome> 
 }
 
 /// The processes behind a file's sockets in one folder.
-fn live(folder: &Path, names: &[String; 2]) -> Result<Vec<(u32, StdStream)>, String> {
+fn live(folder: &Path, names: Option<&[String; 2]>) -> Result<Vec<(u32, StdStream)>, String> {
     let Ok(metadata) = fs::metadata(folder) else { return Ok(Vec::new()) };
     // The owner of the folder could answer in the process's place.
     if ![process::user(), 0].contains(&metadata.uid()) && process::user() != 0 {
@@ -279,7 +406,9 @@ fn live(folder: &Path, names: &[String; 2]) -> Result<Vec<(u32, StdStream)>, Str
     let mut found = Vec::new();
     for path in entries(folder) {
         let Some((known, pid)) = parts(&path) else { continue };
-        if !known.iter().zip(names).any(|(known, name)| known == name) {
+        let is_named =
+            |names: &[String; 2]| known.iter().zip(names).any(|(known, name)| known == name);
+        if !names.is_none_or(is_named) {
             continue;
         }
         match StdStream::connect(&path) {
@@ -341,7 +470,8 @@ fn name(path: &Path) -> String {
     name
 }
 
-fn own_folder() -> PathBuf {
+/// The folder of this user's sockets.
+pub fn own_folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("eyelet"),
         _ => SYSTEM_FOLDER.into(),
@@ -355,6 +485,10 @@ mod tests {
     #[test]
     fn only_whole_requests_are_understood() {
         let upgrade = |path: Option<&str>| Some(ControlCommand::Upgrade(path.map(PathBuf::from)));
+        let held = |name: &str, port, keep| {
+            let verdict = VerdictAsked { verdict: HeldVerdict::Allow, keep };
+            Some(ControlCommand::Held(Some(HeldCommand { name: name.into(), port, verdict })))
+        };
         for (said, expected) in [
             ("reload", Some(ControlCommand::Reload)),
             ("upgrade", upgrade(None)),
@@ -363,6 +497,16 @@ mod tests {
             ("upgrade ", None),
             ("acme rollover", Some(ControlCommand::ChangeAccountKey)),
             ("acme", None),
+            ("held", Some(ControlCommand::Held(None))),
+            ("held allow a.example once", held("a.example", None, KeepAsked::Once)),
+            ("held allow [::1]:443 always", held("::1", Some(443), KeepAsked::Always)),
+            ("held allow ::1 1h", held("::1", None, KeepAsked::For(Duration::from_hours(1)))),
+            ("held allow a.example", None),
+            ("held allow a.example:x once", None),
+            ("held allow a.example once more", None),
+            ("held allow  once", None),
+            ("held maybe a.example once", None),
+            ("heldfast", None),
             ("reload now", None),
             ("reloaded", None),
             ("", None),

@@ -5,6 +5,7 @@ pub mod admin;
 pub mod control;
 pub mod diagnostics;
 pub mod handover;
+pub mod held;
 pub mod life;
 pub mod lost_threads;
 pub mod predecessors;

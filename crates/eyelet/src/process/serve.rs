@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::process::admin::AdminKeeper;
+use crate::process::held::webhook::WebhookKeeper;
 use crate::process::life::Life;
 use crate::process::lost_threads::{LostThreadLog, lost};
 use crate::process::predecessors::Predecessors;
@@ -30,10 +31,12 @@ use eyelet_edge::snapshot::listen::{
 use eyelet_edge::snapshot::published::{Published, sockets};
 use eyelet_edge::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use eyelet_engine::departure::Departure;
+use eyelet_engine::held::follow;
 use eyelet_engine::iteration::{DropFutures, run};
 use eyelet_engine::listing::{self, Connections, Queries};
 use eyelet_engine::moving::batch::{self, Arrival, Arrivals};
 use eyelet_engine::worker::{ListenerSocket, Order, Orders, WorkerOrders};
+use eyelet_hold::Holds;
 use eyelet_memory::budget::Budget;
 use eyelet_sources::{ChangedSources, Served, SourceWatcher};
 use eyelet_telemetry::counters::{self, Counters};
@@ -103,6 +106,7 @@ pub struct Running {
     sources: Option<SourceWatcher>,
     changed: watch::Sender<ChangedSources>,
     lost_threads: LostThreadLog,
+    webhook: WebhookKeeper,
 }
 
 /// Reads the files of a new configuration. It needs nothing of [`Running`], so it may run on
@@ -229,6 +233,7 @@ fn begin(
         sources: None,
         changed: watch::Sender::default(),
         lost_threads: LostThreadLog::default(),
+        webhook: WebhookKeeper::default(),
     };
     match running.begin(queries, order, life) {
         Ok(()) => Ok(running),
@@ -277,6 +282,8 @@ impl Running {
         self.work(queries, life).map_err(StartError::Worker)?;
         life.trim();
         self.watch_sources();
+        let snapshot = self.published.snapshot();
+        self.webhook.configure(&snapshot.config.hold, &snapshot.holds);
         if order != Order::Hold {
             self.admin.open(Start::Alone)?;
         }
@@ -362,6 +369,7 @@ impl Running {
         if let Err(error) = self.acme_keeper.configure(&snapshot.config) {
             tracing::error!("{}", StartError::Acme(error));
         }
+        self.webhook.configure(&snapshot.config.hold, &snapshot.holds);
         let generation = snapshot.generation;
         self.published.publish(snapshot, listeners, self.writer.lines());
         self.earlier.push(earlier);
@@ -529,6 +537,11 @@ impl Running {
         self.order(Order::Reload(generation));
     }
 
+    /// What is held.
+    pub fn holds(&self) -> Arc<Holds> {
+        self.published.snapshot().holds.clone()
+    }
+
     /// The newest configuration.
     pub fn config(&self) -> Arc<Config> {
         self.published.snapshot().config.clone()
@@ -669,6 +682,7 @@ fn serve(
         engine.set_next_id(published.first_id());
         tokio::task::spawn_local(batch::arrive(engine.clone(), arrivals));
         tokio::task::spawn_local(listing::answer(engine.clone(), queries));
+        tokio::task::spawn_local(follow(engine.clone(), published.snapshot().holds.clone()));
         published.note_served(index, generation);
         run(engine, sockets, orders).await
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::process::control::{Control, ControlCommand, ControlRequest};
+use crate::process::control::{Control, ControlCommand, ControlRequest, answer_held};
 use crate::process::diagnostics::{self, Diagnostics};
 use crate::process::reload::{ReloadOutcome, reload};
 use crate::process::serve::Running;
@@ -126,6 +126,7 @@ impl Signals {
                         edge.begin_upgrade(request, program).await;
                     }
                     ControlCommand::ChangeAccountKey => edge.change_account_key(request),
+                    ControlCommand::Held(_) => edge.answer_held(request).await,
                 },
                 event = next_event(&mut edge.upgrade) => {
                     if let Some(stop) = edge.upgraded(event).await {
@@ -223,6 +224,13 @@ impl Operated<'_> {
             log("acme rollover", &outcome);
             request.answer(&outcome).await;
         });
+    }
+
+    async fn answer_held(&self, request: ControlRequest) {
+        if let ControlCommand::Held(command) = &request.command {
+            let outcome = answer_held(&self.running.holds(), command.as_ref());
+            request.answer(&outcome).await;
+        }
     }
 
     async fn begin_upgrade(&mut self, request: ControlRequest, program: PathBuf) {

@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 use eyelet_engine::departure::{
     BatchAnswer, Departing, Departure, Leaving, ParcelCounts, departures,
 };
-use eyelet_engine::moving::handover::{VERSION, VERSION_GROUP, VERSION_RESTING, VERSION_USUAL};
+use eyelet_engine::moving::handover::{
+    VERSION, VERSION_GROUP, VERSION_PART, VERSION_RESTING, VERSION_USUAL,
+};
 use eyelet_sys::channel::Channel;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use tokio::sync::mpsc::{self, channel};
@@ -343,7 +345,8 @@ impl Plan {
         let unread = [
             (VERSION_RESTING, "exchanges at rest"),
             (VERSION_GROUP, "exchanges at rest that share upstream connections"),
-            (VERSION, "more such exchanges together than one message carries"),
+            (VERSION_PART, "more such exchanges together than one message carries"),
+            (VERSION, "connections that are held"),
         ];
         let unread = unread.into_iter().find(|(version, _)| !ready.formats.contains(version));
         if let Some((version, what)) = unread {

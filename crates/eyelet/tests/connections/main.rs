@@ -29,6 +29,7 @@ mod full_queue;
 mod gateway;
 mod half_close;
 mod handshake;
+mod held;
 mod hellos;
 mod life;
 mod listed;

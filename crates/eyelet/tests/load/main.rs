@@ -10,5 +10,6 @@ mod creep;
 mod floods;
 mod floods_http;
 mod floods_upstream;
+mod held;
 mod parked;
 mod upgrades;

@@ -71,10 +71,12 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tracing",
         ]),
     ),
+    ("crates/hold", Some(&["eyelet-telemetry", "parking_lot"])),
     ("crates/balance", Some(&["eyelet-config", "eyelet-telemetry", "parking_lot", "tracing"])),
     (
         "crates/relay",
         Some(&[
+            "eyelet-hold",
             "eyelet-memory",
             "eyelet-record",
             "eyelet-sys",
@@ -88,6 +90,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/engine",
         Some(&[
+            "eyelet-hold",
             "eyelet-memory",
             "eyelet-record",
             "eyelet-relay",
@@ -388,6 +391,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-config",
             "eyelet-downstream",
             "eyelet-engine",
+            "eyelet-hold",
             "eyelet-http",
             "eyelet-memory",
             "eyelet-policy",

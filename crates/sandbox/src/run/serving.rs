@@ -17,6 +17,8 @@ use crate::placeholder::Placeholders;
 const ORIGIN: &str = "the sandbox, as a configuration";
 /// The rule of a connection that no list has, where all pass.
 pub(super) const UNLISTED: &str = "not on the list";
+/// The rule of such a connection, where somebody is asked.
+const ASKED: &str = "asked";
 /// The port of HTTP without TLS.
 pub(super) const HTTP: u16 = 80;
 /// The port of HTTPS.
@@ -56,6 +58,8 @@ pub struct RunServing<'a> {
     pub rules: &'a [SandboxRule],
     /// True if all else may be, too.
     pub lets_all_pass: bool,
+    /// True if names that are not on the list are held until somebody decides, by TLS.
+    pub asks: bool,
     /// Networks of private addresses to which names may lead.
     pub private: &'a [IpNet],
     /// The path of the access log.
@@ -67,7 +71,7 @@ impl RunServing<'_> {
     fn ports(&self) -> BTreeSet<u16> {
         let mut ports = self.list.ports();
         // What may reach nothing is refused with a reason at the usual ports.
-        if self.lets_all_pass || ports.is_empty() {
+        if self.lets_all_pass || self.asks || ports.is_empty() {
             ports.extend([HTTPS, HTTP]);
         }
         ports
@@ -137,8 +141,12 @@ impl RunServing<'_> {
                 }
                 self.write_action(&mut text, (port, &at), part.action);
             }
+            // A request without TLS waits for nobody.
+            if self.asks && port != HTTP {
+                self.write_question(&mut text, port, &at);
+            }
         }
-        if self.list.is_empty() && !self.lets_all_pass {
+        if self.list.is_empty() && !self.lets_all_pass && !self.asks {
             text.push_str("[[rule]]\naction = \"refuse\"\n\n");
         }
         let _ = write!(text, "[log]\naccess = {}\n", quoted(&self.log.to_string_lossy()));
@@ -166,6 +174,14 @@ impl RunServing<'_> {
             let _ = writeln!(text, "upstream_allow = [{}]", self.private());
         }
         text.push('\n');
+    }
+
+    /// The rule of names that are on no list.
+    fn write_question(&self, text: &mut String, port: u16, listeners: &str) {
+        let _ = writeln!(text, "[[rule]]\nname = \"{ASKED} at {port}\"");
+        let _ = writeln!(text, "listener = [{listeners}]\naction = \"hold\"");
+        let _ = writeln!(text, "upstream = \"{{sni}}:{port}\"");
+        let _ = writeln!(text, "upstream_allow = [{}]\n", self.private());
     }
 
     fn write_action(
@@ -321,6 +337,7 @@ mod tests {
             list: &list,
             rules,
             lets_all_pass,
+            asks: false,
             private: &nets,
             log: Path::new("/dev/null"),
         };

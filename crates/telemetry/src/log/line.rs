@@ -106,6 +106,11 @@ impl Line<'_> {
             // Few connections have one. Writing into a Vec cannot fail.
             let _ = serde_json::to_writer(out, requester);
         });
+        out.extend_from_slice(br#","held":"#);
+        or_null(out, self.decided.held, |out, held| {
+            // As above.
+            let _ = serde_json::to_writer(out, &held);
+        });
         out.extend_from_slice(b"}\n");
     }
 

@@ -55,6 +55,18 @@ named! {
 }
 
 named! {
+    /// Why a connection that came to a hold rule is refused.
+    HeldEnd {
+        /// Nobody has decided in time.
+        Undecided = "held, and nobody decided",
+        /// Somebody has refused it.
+        Refused = "held, and refused",
+        /// As many connections or questions wait as may.
+        TooMany = "too many connections are held",
+    }
+}
+
+named! {
     /// Why there is no certificate for a name that is ordered from an ACME server.
     CertificateLack {
         /// More names are asked for at once than can be ordered.
@@ -109,6 +121,8 @@ named! {
         RequestHead = "a request's head",
         /// Reading or answering messages of SOCKS.
         Socks = "the SOCKS request",
+        /// Being held until somebody decides.
+        Verdict = "the wait for a verdict",
         /// Sending the response.
         Response = "the response",
         /// Waiting for room in the client's flow-control window.

@@ -67,6 +67,9 @@ rows! {
         "`no rule with plain_http for this name`",
     Reason::NoUser(UserLack::Missing) => "`the rules ask for a user`",
     Reason::NoUser(UserLack::Wrong) => "`wrong user or password`",
+    Reason::Held(HeldEnd::Refused) => "`held, and refused`",
+    Reason::Held(HeldEnd::Undecided) => "`held, and nobody decided`",
+    Reason::Held(HeldEnd::TooMany) => "`too many connections are held`",
     Reason::Refused(_) => "a matcher, as in `refused by name`",
     Reason::MalformedName(_) => "`malformed name: …`",
     Reason::LacksFacts(_) => "`… (unknown: …)`",
@@ -262,6 +265,8 @@ fn grouped_examples() -> Vec<Reason> {
     all.extend([ServerFault::NotTls, ServerFault::ThirdHello].map(Reason::Server));
     let requests = [NotConnect::Method, NotConnect::NotHttp, NotConnect::Tls];
     all.extend(requests.map(Reason::NotConnect));
+    let held = [HeldEnd::Refused, HeldEnd::Undecided, HeldEnd::TooMany];
+    all.extend(held.map(Reason::Held));
     all.extend([UserLack::Missing, UserLack::Wrong].map(Reason::NoUser));
     all.extend([StreamFlood::Dropped, StreamFlood::Reset].map(Reason::StreamFlood));
     all

@@ -16,6 +16,7 @@ impl Reason {
             Self::Complete => "complete",
             Self::Cut => "the last exchange was cut",
             Self::Ended => "ended by an operator",
+            Self::Held(end) => end.name(),
             Self::MixedFamilies => "upstream: it is not of the client's address family",
             Self::NoAddress => "upstream: the name has no address",
             Self::NoDestination => "no destination to splice to",

@@ -1,5 +1,6 @@
 //! Actions of a verdict: splice, terminate or originate; and the answer to an ACME server.
 
+pub mod hold;
 pub mod mint;
 pub mod originate;
 pub mod originate_bytes;

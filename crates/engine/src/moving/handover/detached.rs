@@ -135,6 +135,7 @@ impl Detached {
     pub fn holds_bytes(&self) -> bool {
         let flow = match &self.relay {
             Relay::Cleartext(flow) => flow,
+            Relay::Held(_) => return true,
             Relay::Splice(spliced) => &spliced.flow,
             Relay::Terminate(terminated) => &terminated.flow,
         };

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use eyelet_hold::HoldKey;
 use eyelet_memory::packed::PackedBytes;
 use eyelet_record::{EXPORT_BYTES, Role, Session};
-use eyelet_telemetry::export::{InfoFault, InfoV1, UpstreamTlsV5};
-use eyelet_telemetry::info::Decided;
+use eyelet_telemetry::export::{InfoFault, InfoV1, TEXT_BYTES_MAX, UpstreamTlsV5};
+use eyelet_telemetry::info::{AskedBy, Decided};
 
 use super::detached::{Clock, Detached, IMPORT_UNIX_MS};
 use crate::links::StreamRef;
@@ -21,11 +22,14 @@ use crate::park::rest::Rest;
 use crate::ready::FURTHER_MAX;
 use eyelet_relay::Relay;
 use eyelet_relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
+use eyelet_relay::held::{self, HeldConnection, HeldState};
 use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::Terminated;
 
-/// The newest version. It is written of a part of a group that one message does not carry.
-pub const VERSION: u16 = 8;
+/// The newest version. It is written of a connection that is held.
+pub const VERSION: u16 = 9;
+/// The version of a part of a group that one message does not carry.
+pub const VERSION_PART: u16 = 8;
 /// The version of a group of connections.
 pub const VERSION_GROUP: u16 = 7;
 /// The version of a connection with an exchange or further sockets, which an older one has no place
@@ -34,7 +38,7 @@ pub const VERSION_RESTING: u16 = 6;
 /// The version of all other connections, so that an older process takes them.
 pub const VERSION_USUAL: u16 = 5;
 /// The versions that are read.
-pub const VERSIONS_READ: [u16; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+pub const VERSIONS_READ: [u16; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 /// Bytes of the version at a message's begin.
 pub(crate) const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
@@ -99,6 +103,9 @@ pub enum ImportError {
     /// of an exchange.
     #[error("a connection without TLS has another kind's state")]
     Cleartext,
+    /// No connection can be held so.
+    #[error("the connection is not one that is held")]
+    Hold,
     /// TLS towards an upstream that this connection does not have.
     #[error("the connection has no TLS towards its upstream")]
     UpstreamTls,
@@ -161,6 +168,63 @@ enum RelayV1<'a> {
         #[serde(borrow)]
         flow: FlowV1<'a>,
     },
+    /// From version 9 on.
+    Held {
+        #[serde(borrow)]
+        held: HeldV9<'a>,
+    },
+}
+
+/// [`HeldConnection`]. Its wait began when it was held: [`Rest::idle`] says how long ago.
+#[derive(Deserialize, Serialize)]
+struct HeldV9<'a> {
+    /// What its client has sent.
+    bytes: &'a [u8],
+    /// The protocol in which the client waits for an answer: 0: none, 1: CONNECT, 2: SOCKS.
+    owes_answer: u8,
+    /// How long it may wait in all.
+    wait_ms: u64,
+    /// The name of the rule, and what is asked about. `None`: it is to be decided anew.
+    #[serde(borrow)]
+    question: Option<(&'a str, &'a str, u16)>,
+}
+
+impl<'a> HeldV9<'a> {
+    fn new(held: &'a HeldConnection) -> Self {
+        let owes_answer = match held.owes_answer {
+            None => 0,
+            Some(AskedBy::Connect) => 1,
+            Some(AskedBy::Socks) => 2,
+        };
+        let question = held.key().map(|key| (&*key.rule, &*key.name, key.port));
+        let wait_ms = milliseconds(held.wait());
+        Self { bytes: held.bytes(), owes_answer, wait_ms, question }
+    }
+
+    fn held(&self) -> Result<HeldConnection, ImportError> {
+        let owes_answer = match self.owes_answer {
+            0 => None,
+            1 => Some(AskedBy::Connect),
+            2 => Some(AskedBy::Socks),
+            _ => return Err(ImportError::Hold),
+        };
+        let is_long = |text: &str| text.len() > TEXT_BYTES_MAX;
+        let question = match self.question {
+            Some((rule, name, _)) if is_long(rule) || is_long(name) => {
+                return Err(ImportError::Hold);
+            }
+            Some((rule, name, port)) => {
+                let (rule, name) = (rule.into(), name.into());
+                HeldState::Moved(Box::new(HoldKey { rule, name, port }))
+            }
+            None => HeldState::Anew,
+        };
+        if self.bytes.len() > held::HELD_BYTES_MAX {
+            return Err(ImportError::Hold);
+        }
+        let wait = Duration::from_millis(self.wait_ms);
+        Ok(HeldConnection::new(self.bytes.into(), owes_answer, wait, question))
+    }
 }
 
 impl Detached {
@@ -177,6 +241,7 @@ impl Detached {
         let certificate = info.decided.client_certificate.clone();
         let relay = match relay {
             Relay::Cleartext(flow) => RelayV1::Cleartext { flow: flow.export() },
+            Relay::Held(held) => RelayV1::Held { held: HeldV9::new(held) },
             Relay::Splice(spliced) => {
                 spliced.restore(&mut info.decided);
                 RelayV1::Splice { flow: spliced.flow.export() }
@@ -200,6 +265,9 @@ impl Detached {
         let state = state.as_ref().map(|state| &state[..]);
         let first = ConnectionV5 { first, state, client_certificate, idle_ms, upstream_tls };
         match self.exchange() {
+            exchange if matches!(self.relay, Relay::Held(_)) => {
+                to_bytes(VERSION, &ConnectionV6 { first, exchange })
+            }
             None if self.further.is_empty() => to_bytes(VERSION_USUAL, &first),
             exchange => to_bytes(VERSION_RESTING, &ConnectionV6 { first, exchange }),
         }
@@ -207,7 +275,11 @@ impl Detached {
 
     /// The version of its message.
     pub(crate) fn version(relay: &Relay) -> u16 {
-        if relay.has_exchange() { VERSION_RESTING } else { VERSION_USUAL }
+        match relay {
+            Relay::Held(_) => VERSION,
+            relay if relay.has_exchange() => VERSION_RESTING,
+            _ => VERSION_USUAL,
+        }
     }
 
     /// The connection of a message and its sockets. The caller knows that both come from a process
@@ -230,11 +302,15 @@ impl Detached {
         }
         let (version, rest) = bytes.split_first_chunk().ok_or(ImportError::Malformed)?;
         let version = u16::from_be_bytes(*version);
-        if !(1..=VERSION_RESTING).contains(&version) {
+        // Those between are of groups.
+        if !(1..=VERSION_RESTING).contains(&version) && version != VERSION {
             return Err(ImportError::Version(version));
         }
         let (connection, behind): (ConnectionV1<'_>, _) = take(rest)?;
         if version < 4 && matches!(connection.relay, RelayV1::Cleartext { .. }) {
+            return Err(ImportError::Malformed);
+        }
+        if matches!(connection.relay, RelayV1::Held { .. }) != (version == VERSION) {
             return Err(ImportError::Malformed);
         }
         let (state, behind) = if version >= 2 { take(behind)? } else { (None, behind) };
@@ -300,7 +376,9 @@ impl Detached {
             Relay::Terminate(Terminated { session, flow }) if session.role() == Role::Server => {
                 flow
             }
-            Relay::Splice(_) | Relay::Terminate(_) => return Err(ImportError::Exchange),
+            Relay::Held(_) | Relay::Splice(_) | Relay::Terminate(_) => {
+                return Err(ImportError::Exchange);
+            }
         };
         let upstreams = usize::from(self.upstream.is_some()) + self.streams.len();
         if upstreams != 1 || !flow.may_rest() || exchange.len() > STATE_BYTES_MAX {
@@ -383,6 +461,8 @@ impl ConnectionV1<'_> {
                 }
                 Relay::Cleartext(flow.flow()?)
             }
+            RelayV1::Held { .. } if self.has_upstream => return Err(ImportError::Hold),
+            RelayV1::Held { held } => Relay::Held(held.held()?),
         };
         // A spliced connection is parked once its upstream is dialled.
         let has_upstream = self.has_upstream || matches!(relay, Relay::Splice(_));

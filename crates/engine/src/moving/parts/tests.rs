@@ -36,7 +36,7 @@ fn take_in(
     (part, count): &(PartV8<'static>, usize),
     room: &Arc<Process>,
 ) -> Result<GroupProgress, PartFault> {
-    let bytes = to_bytes(VERSION, part);
+    let bytes = to_bytes(VERSION_PART, part);
     match before {
         None => IncomingGroup::begin(&bytes, &sockets(*count), room).map(GroupProgress::More),
         Some(it) => it.add(&bytes, sockets(*count)),
@@ -64,7 +64,7 @@ fn parts_are_what_is_read() {
     let written: Vec<_> = parts(GROUP, &batch).collect();
     for (at, written) in written.iter().enumerate() {
         let (part, count) = part(at as u16);
-        assert_eq!(*written.body, *to_bytes(VERSION, &part), "{at}");
+        assert_eq!(*written.body, *to_bytes(VERSION_PART, &part), "{at}");
         assert_eq!((written.sockets.len(), is_first(&written.body)), (count, at == 0));
     }
     let Ok(GroupProgress::Whole(whole)) = take_in(begun(3, &room), &part(3), &room) else {
@@ -81,7 +81,7 @@ fn parts_are_what_is_read() {
 fn a_stored_part_is_read_for_ever() {
     let bytes = [0, 8, 7, 3, 0xfb, 0x03, 11, b'i', b't', b's', b' '];
     let whole = [&bytes[..], b"message"].concat();
-    assert_eq!(*to_bytes(VERSION, &part(3).0), whole);
+    assert_eq!(*to_bytes(VERSION_PART, &part(3).0), whole);
     for len in 0..whole.len() {
         assert_eq!(read(&whole[..len]).err(), Some(PartFault::Malformed), "{len}");
     }

@@ -13,12 +13,17 @@ pub struct SandboxArgs {
     /// A list of what the command may reach, an entry a line: a.example (by TLS at port 443, by
     /// HTTP at port 80), .a.example (also the names below it), a.example:8443, and
     /// `tcp a.example:5432` for other protocols; may be given several times
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["learn", "profile", "inside"])]
+    #[arg(long, value_name = "FILE")]
+    #[arg(required_unless_present_any = ["ask", "learn", "profile", "inside"])]
     pub(super) allow: Vec<PathBuf>,
     /// Let the command reach every public name by TLS and HTTP, and write those that it has reached
     /// to this list
     #[arg(long, value_name = "FILE")]
     pub(super) learn: Option<PathBuf>,
+    /// Hold what asks by TLS for a name that is not on the list, until somebody decides by
+    /// `eyelet held` in another terminal
+    #[arg(long)]
+    pub(super) ask: bool,
     /// A configuration with profiles, each a table [sandbox.NAME]
     #[arg(long, value_name = "FILE", requires = "profile")]
     pub(super) config: Option<PathBuf>,

@@ -18,18 +18,22 @@ use std::{env, fs};
 
 use eyelet_config::{Config, SandboxProfile};
 use eyelet_edge::snapshot::listen;
+use eyelet_hold::Holds;
 use eyelet_sandbox::{
     ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, ResolvedNames, RunEnd,
     RunOutputs, RunRecord, RunServing, RunTrust, SandboxError, read_lists, serve_names,
 };
 use eyelet_sys::child::Signal;
+use eyelet_sys::file::OwnFolder;
 use eyelet_tls::roots::system_roots;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use self::output::Screen;
+use crate::process::control::{Control, ControlCommand, ControlRequest, answer_held, own_folder};
 use crate::process::diagnostics::Diagnostics;
+use crate::process::reload::ReloadOutcome;
 use crate::process::serve::{self, Running};
 use crate::process::signals::Signals;
 
@@ -95,12 +99,23 @@ fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
     Ok(profile)
 }
 
+/// Says if people are asked. Then the folder of control sockets is there, so that it is hidden from
+/// the command: see [`hidden`].
+fn asks(args: &SandboxArgs, lets_all_pass: bool) -> io::Result<bool> {
+    let asks = args.ask && !lets_all_pass;
+    if asks {
+        OwnFolder::open(&own_folder())?;
+    }
+    Ok(asks)
+}
+
 /// Confines the command, serves it, and says at the end what it did.
 fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let profile = profile(args)?;
     let list = read_lists(&profile)?;
     let lets_all_pass = args.learn.is_some() || profile.dry_run;
-    if list.is_empty() && !lets_all_pass {
+    let asks = asks(args, lets_all_pass)?;
+    if list.is_empty() && !lets_all_pass && !asks {
         screen.say("the list is empty: everything is refused");
     }
     let (lines, log) = io::pipe()?;
@@ -109,6 +124,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         list: &list,
         rules: &profile.rules,
         lets_all_pass,
+        asks,
         private: &profile.allow_private,
         log: &log_path,
     };
@@ -138,7 +154,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let (addresses, sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
     let mut config = serving.config(&addresses, &mut names.placeholders, trust.authority)?;
     config.dns = profile.dns;
-    let existing = match lets_all_pass {
+    let existing = match lets_all_pass || asks {
         true => Existing::All,
         false => Existing::Listed(list.clone()),
     };
@@ -151,7 +167,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let record = thread::Builder::new()
         .name("sandbox-record".into())
         .spawn(move || RunRecord::read(BufReader::new(lines), tell))?;
-    let run = Run { config, sockets, log, confined };
+    let run = Run { config, sockets, log, confined, asks };
     let (status, duration_ms) = run.serve(screen)?;
     let mut record = record.join().map_err(|_| "internal error: the record is lost")??;
     let mut names = names.lock();
@@ -171,7 +187,10 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
 fn hidden(args: &SandboxArgs, profile: &SandboxProfile) -> Vec<PathBuf> {
     let files = profile.allow_files.iter().chain(&args.config).chain(&args.report);
     let authority = eyelet_local_ca::default_folder().ok();
+    // By a control socket the command could decide for itself.
+    let control = own_folder();
     let files = files.chain(&args.learn).chain(&authority).chain(&profile.secrets);
+    let files = files.chain([&control]);
     files.filter_map(|file| fs::canonicalize(file).ok()).collect()
 }
 
@@ -182,6 +201,8 @@ struct Run {
     /// The end of a pipe to which access lines are written: the edge opens it by its path.
     log: PipeWriter,
     confined: Confined,
+    /// True if people are asked: `eyelet held` finds this process then.
+    asks: bool,
 }
 
 impl Run {
@@ -197,10 +218,12 @@ impl Run {
             let running = serve::start_for_command(self.config, &activated)?;
             // The record ends with the edge's own end of the pipe.
             drop((activated, self.log));
+            let control = self.asks.then(Control::open_for_command).transpose()?;
             let began = Instant::now();
             self.confined.go()?;
             screen.begun();
-            let status = until_over(self.confined, &mut signals).await;
+            let held = Held { control, holds: running.holds() };
+            let status = until_over(self.confined, &mut signals, held).await;
             let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
             drain(running, &mut signals).await;
             Ok((status?, took))
@@ -208,8 +231,37 @@ impl Run {
     }
 }
 
+/// What is held, and the control socket by which people decide.
+struct Held {
+    control: Option<Control>,
+    holds: Arc<Holds>,
+}
+
+impl Held {
+    async fn next(&mut self) -> ControlRequest {
+        if let Some(control) = &mut self.control
+            && let Some(request) = control.next().await
+        {
+            return request;
+        }
+        std::future::pending().await
+    }
+
+    async fn answer(&self, request: ControlRequest) {
+        let outcome = match &request.command {
+            ControlCommand::Held(command) => answer_held(&self.holds, command.as_ref()),
+            _ => ReloadOutcome::failed("a sandbox has nothing but what is held"),
+        };
+        request.answer(&outcome).await;
+    }
+}
+
 /// Passes signals on until the command has ended. Returns its exit status.
-async fn until_over(mut confined: Confined, signals: &mut Signals) -> Result<u8, Box<dyn Error>> {
+async fn until_over(
+    mut confined: Confined,
+    signals: &mut Signals,
+    mut held: Held,
+) -> Result<u8, Box<dyn Error>> {
     let first = confined.first();
     let (sender, mut ended) = oneshot::channel();
     thread::Builder::new().name("sandbox-wait".into()).spawn(move || {
@@ -222,6 +274,7 @@ async fn until_over(mut confined: Confined, signals: &mut Signals) -> Result<u8,
     loop {
         tokio::select! {
             ended = &mut ended => return Ok(code(ended??.status)),
+            request = held.next() => held.answer(request).await,
             signal = signals.next() => match signal {
                 Signal::INT | Signal::QUIT if has_terminal => {}
                 // All end by this: the first process cannot pass it on.

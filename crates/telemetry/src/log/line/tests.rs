@@ -14,6 +14,7 @@ use eyelet_memory::interner::Name;
 
 use super::*;
 use crate::evidence::{AddressEvidence, Evidence, EvidenceLine};
+use crate::held::{HeldBy, HeldInfo, HeldVerdict};
 use crate::info::KnownClient;
 use crate::labels::Labels;
 use crate::log::read::LoggedLine;
@@ -53,6 +54,7 @@ struct Serial<'a> {
     span_id: Option<String>,
     upstream_tls: Option<&'a UpstreamTlsInfo>,
     identity: Option<&'a KnownClient>,
+    held: Option<HeldInfo>,
 }
 
 #[derive(Serialize)]
@@ -109,6 +111,7 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
             None => decided.upstream_tls.as_deref(),
         },
         identity: decided.requester.as_deref(),
+        held: decided.held,
     };
     let mut bytes = serde_json::to_vec(&serial).unwrap();
     bytes.push(b'\n');
@@ -207,7 +210,8 @@ fn decided() -> impl Strategy<Value = Decided> {
     let way = (option::of(boxed()), any::<Option<SocketAddr>>(), upstream);
     let verdict =
         (option::of(rule()), vec((rule(), outcome()), 0..3), option::of(evidence()), any::<bool>());
-    (hello, way, verdict).prop_map(|(hello, way, verdict)| {
+    let held = option::of(held());
+    (hello, way, verdict, held).prop_map(|(hello, way, verdict, held)| {
         let (sni, alpn, ja4, tls_version, tls_compression) = hello;
         let (connect, destination, (upstream, upstream_tls)) = way;
         let (rule, shadow, evidence, http2) = verdict;
@@ -239,8 +243,15 @@ fn decided() -> impl Strategy<Value = Decided> {
             tls_compression,
             shadow,
             evidence,
+            held,
         }
     })
+}
+
+fn held() -> impl Strategy<Value = HeldInfo> {
+    let verdict = prop::sample::select(HeldVerdict::ALL);
+    let by = prop::sample::select(HeldBy::ALL);
+    (any::<u32>(), verdict, by).prop_map(|(ms, verdict, by)| HeldInfo { ms, verdict, by })
 }
 
 fn measured() -> impl Strategy<Value = Measured> {

@@ -134,7 +134,7 @@ fn a_group_of_several_parts_without_room_comes_back_whole() {
 #[test]
 fn a_large_group_stays_where_parts_are_not_read_and_is_walked_once() {
     let (old, program) = roomy();
-    old.moving.reads_below.set(Some(VERSION));
+    old.moving.reads_below.set(Some(VERSION_PART));
     let (link, mut connections) = large(&old, BATCH_DESCRIPTORS_MAX);
     assert!(found(&old).is_none());
     check_counts(&old, BATCH_DESCRIPTORS_MAX, BATCH_DESCRIPTORS_MAX);

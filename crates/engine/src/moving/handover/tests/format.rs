@@ -6,7 +6,9 @@ use std::sync::Arc;
 use eyelet_record::{EXPORT_BYTES, Role};
 use eyelet_telemetry::evidence::{AddressEvidence, CertificateEvidence, Evidence};
 use eyelet_telemetry::export::{InfoFault, InfoV1};
-use eyelet_telemetry::info::{Alpn, Decided, NS_PER_MS, Outcome, TlsCompression, UpstreamName};
+use eyelet_telemetry::info::{
+    Alpn, AskedBy, Decided, NS_PER_MS, Outcome, TlsCompression, UpstreamName,
+};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 use eyelet_wire::ja4::Ja4;
@@ -14,12 +16,15 @@ use eyelet_wire::ja4::Ja4;
 use super::super::detached::{Clock, IMPORT_UNIX_MS};
 use super::*;
 use crate::ready::{CLIENT, UPSTREAM};
+use eyelet_hold::HoldKey;
 use eyelet_relay::WebSocketFrames;
 use eyelet_relay::export::{FlowFault, HELD_BYTES_MAX};
+use eyelet_relay::held::{HeldConnection, HeldState};
 
 /// What each file has, and its version. An upgrade from any release that wrote the version needs
 /// them to be read.
-const STORED: [(&str, &str); 11] = [
+const STORED: [(&str, &str); 12] = [
+    ("held", include_str!("../v9/held.hex")),
     ("resting", include_str!("../v6/resting.hex")),
     ("agreed", include_str!("../v5/agreed.hex")),
     ("originated", include_str!("../v4/originated.hex")),
@@ -188,6 +193,24 @@ fn agreed(flow: Flow) -> (Decided, Relay) {
     (Decided { upstream_tls: Some(Arc::new(upstream_tls)), ..decided }, relay)
 }
 
+fn tls12(mut flow: Flow) -> (Decided, Relay) {
+    let (key, iv) = ([0xc3; 16], [0xd4; 12]);
+    let suite = Suite::Aes128Gcm;
+    let session = Session::tls12(Role::Server, suite, &key, &iv, &key, &iv, 1, u64::MAX).unwrap();
+    flow.hold_preface(b"PROXY TCP4 192.0.2.7 192.0.2.1 50123 443\r\n".to_vec());
+    let upstream = Some(UpstreamName::of("unix:/run/app.sock"));
+    let decided = Decided { upstream, http2: true, tls_version: Some(0x0303), ..decided() };
+    (decided, Relay::Terminate(Terminated { session, flow }))
+}
+
+fn held() -> (Decided, Relay) {
+    let key = HoldKey { rule: "ask".into(), name: "www.a.example".into(), port: 443 };
+    let question = HeldState::Moved(Box::new(key));
+    let (bytes, wait) = ([22, 3, 1, 0, 2, 1, 0].into(), Duration::from_secs(60));
+    let held = HeldConnection::new(bytes, Some(AskedBy::Socks), wait, question);
+    (decided(), Relay::Held(held))
+}
+
 /// The values that the files have.
 pub(super) fn stored(name: &str) -> Detached {
     let [client, upstream] = [(); 2].map(|()| eyelet_sys::socket::pair().unwrap().0);
@@ -228,18 +251,15 @@ pub(super) fn stored(name: &str) -> Detached {
         }
         "websocket" => websocket(flow),
         "resting" => resting(flow),
+        "held" => {
+            upstream = None;
+            held()
+        }
         "originated" => originated(flow),
         "agreed" => agreed(flow),
         _ => {
-            let (key, iv) = ([0xc3; 16], [0xd4; 12]);
-            let suite = Suite::Aes128Gcm;
-            let session = Session::tls12(Role::Server, suite, &key, &iv, &key, &iv, 1, u64::MAX);
-            flow.hold_preface(b"PROXY TCP4 192.0.2.7 192.0.2.1 50123 443\r\n".to_vec());
             upstream = None;
-            let session = session.unwrap();
-            let upstream = Some(UpstreamName::of("unix:/run/app.sock"));
-            let decided = Decided { upstream, http2: true, tls_version: Some(0x0303), ..decided() };
-            (decided, Relay::Terminate(Terminated { session, flow }))
+            tls12(flow)
         }
     };
     Detached {
@@ -265,6 +285,10 @@ fn shown(detached: &Detached) -> String {
     let Detached { info, relay, rest, upstream, .. } = detached;
     let (session, flow) = match relay {
         Relay::Cleartext(flow) => (String::new(), flow),
+        Relay::Held(held) => {
+            let (key, wait, owes) = (held.key(), held.wait(), held.owes_answer);
+            (format!("{:?} {key:?} {wait:?} {owes:?}", held.bytes()), &held.flow)
+        }
         Relay::Splice(spliced) => {
             let mut decided = Decided::default();
             spliced.restore(&mut decided);

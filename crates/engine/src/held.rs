@@ -1,0 +1,83 @@
+//! Connections that are held until somebody decides: who wakes them, which are decided anew, and
+//! how the oldest one ends when memory is short.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use eyelet_hold::{HoldKey, Holds};
+use eyelet_memory::slab::Key;
+use eyelet_relay::held::{HeldConnection, HeldState};
+use eyelet_telemetry::reason::{Reason, Shed, Stage, When};
+
+use crate::park::held::held_at;
+use crate::park::{close, wake};
+use crate::worker::Worker;
+use crate::worker::queues::ShedPosition;
+
+/// Wakes the held connections of a worker as verdicts come, for as long as it lives.
+pub async fn follow(worker: Rc<Worker>, holds: Arc<Holds>) {
+    let mut seen = 0;
+    loop {
+        poll_fn(|task| holds.poll_verdict(&mut seen, task)).await;
+        wake_decided(&worker);
+    }
+}
+
+/// Wakes those that have their verdict.
+pub fn wake_decided(worker: &Rc<Worker>) {
+    each(worker, |held| held.decision().is_some());
+}
+
+/// Decides those anew for whose question `is_gone` is true.
+pub fn decide_anew(worker: &Rc<Worker>, is_gone: impl Fn(&HoldKey) -> bool) {
+    each(worker, |held| {
+        let is_gone = held.decision().is_none() && held.key().is_some_and(&is_gone);
+        if is_gone {
+            held.set_question(HeldState::Anew);
+        }
+        is_gone
+    });
+}
+
+/// Wakes the held connections for which `is_to_wake` is true: at most as many as may be held.
+fn each(worker: &Rc<Worker>, mut is_to_wake: impl FnMut(&mut HeldConnection) -> bool) {
+    let keys: Vec<Key> = {
+        let (positions, mut table) =
+            (worker.shedding.held.positions.borrow(), worker.table.borrow_mut());
+        let mut wakes =
+            |at: &&ShedPosition| held_at(&mut table, at).is_some_and(|held| is_to_wake(held));
+        positions.iter().filter(|at| wakes(at)).map(|at| at.key).collect()
+    };
+    for key in keys {
+        worker.guarded(key, || wake(worker, key));
+    }
+}
+
+/// Ends the connection that is held longest, because others need its memory. Returns `false` if
+/// none is held. `spared` is not ended.
+pub(crate) fn shed_oldest(worker: &Rc<Worker>, spared: Option<Key>) -> bool {
+    let mut kept = None;
+    let is_shed = loop {
+        let Some(first) = worker.shedding.held.positions.borrow_mut().pop_front() else {
+            break false;
+        };
+        if held_at(&mut worker.table.borrow_mut(), &first).is_none() {
+            continue;
+        }
+        if spared == Some(first.key) {
+            kept = Some(first);
+            continue;
+        }
+        let when = When::During(Stage::Verdict);
+        close(worker, first.key, Reason::Shed(Shed::Unfinished(when)));
+        break true;
+    };
+    if let Some(first) = kept {
+        worker.shedding.held.positions.borrow_mut().push_front(first);
+    }
+    is_shed
+}
+
+#[cfg(test)]
+mod tests;

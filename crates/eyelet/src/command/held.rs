@@ -1,0 +1,66 @@
+//! `eyelet held`: shows which connections are held, and decides about them, by the control socket
+//! of the process that holds them.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use eyelet_admin::KeepAsked;
+use eyelet_telemetry::held::HeldVerdict;
+
+use crate::process::control;
+
+/// Arguments of `eyelet held`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HeldArgs {
+    /// The configuration of the edge that is asked; by default all of this user's
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    verdict: Option<HeldCommand>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum HeldCommand {
+    /// Let all who wait for this name pass
+    Allow {
+        /// The name, with a port if only that is meant
+        #[arg(value_name = "NAME[:PORT]")]
+        target: String,
+        /// Also those who come within this time, such as 1h
+        #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with = "always")]
+        time: Option<String>,
+        /// Also write the name to the list that the rule names by `hold_file`
+        #[arg(long)]
+        always: bool,
+    },
+    /// Refuse all who wait for this name
+    Refuse {
+        /// The name, with a port if only that is meant
+        #[arg(value_name = "NAME[:PORT]")]
+        target: String,
+        /// Also those who come within this time, such as 1h
+        #[arg(long = "for", value_name = "TIME", value_parser = time)]
+        time: Option<String>,
+    },
+}
+
+/// Lists what is held, or gives a verdict.
+pub fn held(args: &HeldArgs) -> ExitCode {
+    let file = args.config.as_deref();
+    let (verdict, target, time, always) = match &args.verdict {
+        None => return control::list_held(file),
+        Some(HeldCommand::Allow { target, time, always }) => {
+            (HeldVerdict::Allow, target, time, *always)
+        }
+        Some(HeldCommand::Refuse { target, time }) => (HeldVerdict::Refuse, target, time, false),
+    };
+    let keep = if always { "always" } else { time.as_deref().unwrap_or("once") };
+    control::decide_held(file, verdict, target, keep)
+}
+
+/// A time as the control socket takes it.
+fn time(text: &str) -> Result<String, String> {
+    let text: String = text.split_whitespace().collect();
+    KeepAsked::of(&text).map(|_| text).map_err(String::from)
+}

@@ -1,0 +1,237 @@
+//! Verdicts on held connections: what waits, for people and as JSON, and how a verdict is given.
+
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use eyelet_admin::metrics::{MetricKind, Metrics};
+use eyelet_admin::{KeepAsked, VerdictAsked};
+use eyelet_hold::{HoldDecision, HoldQuestion, Holds, Keep, Which};
+use eyelet_telemetry::held::HeldBy;
+use serde_json::{Value, json};
+
+pub mod webhook;
+
+/// Questions that a document or the terminal shows at most, the oldest first.
+const LISTED_MAX: usize = 100;
+/// For so long a verdict "always" also holds for those who come before the list is read again.
+const REREAD: Duration = Duration::from_secs(60);
+/// Most bytes of a list to which a name is added.
+const LIST_BYTES_MAX: u64 = 64 << 20;
+
+/// Gives a verdict. Returns a line that says what it was about.
+///
+/// # Errors
+/// Why there is no verdict. Nothing has changed then.
+pub fn decide(
+    holds: &Holds,
+    which: Which<'_>,
+    VerdictAsked { verdict, keep }: VerdictAsked,
+    by: HeldBy,
+) -> Result<String, String> {
+    let found = holds.found(which);
+    let keep = match keep {
+        KeepAsked::Once => Keep::Once,
+        KeepAsked::For(time) => Keep::For(milliseconds(time)),
+        KeepAsked::Always => {
+            found.iter().try_for_each(|question| add_to_list(question))?;
+            Keep::For(milliseconds(REREAD))
+        }
+    };
+    let decided = holds.decide(which, HoldDecision { verdict, by }, keep, now_unix_ms());
+    let decided = decided.map_err(|fault| format!("no verdict: {fault}"))?;
+    let names: Vec<String> = found.iter().map(|question| target(question)).collect();
+    let (names, done) = (names.join(", "), if decided.connections == 1 { "" } else { "s" });
+    let line = format!("{verdict} {names}: {} connection{done} waited", decided.connections);
+    tracing::info!("held: {line}; decided by {by}");
+    Ok(line)
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970, by the clock of the machine.
+fn now_unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// `name:port`, as a command takes it.
+fn target(question: &HoldQuestion) -> String {
+    let key = &question.key;
+    match key.name.parse::<IpAddr>() {
+        Ok(IpAddr::V6(ip)) => format!("[{ip}]:{}", key.port),
+        _ => format!("{}:{}", key.name, key.port),
+    }
+}
+
+/// Adds the name of a question to the list of its rule, unless the list has it. Whoever reads the
+/// list meanwhile reads the one before or the one after.
+fn add_to_list(question: &HoldQuestion) -> Result<(), String> {
+    let key = &question.key;
+    let file = question.who.file.as_deref().ok_or_else(|| {
+        format!("no verdict: the rule \"{}\" has no `hold_file` to write names to", key.rule)
+    })?;
+    if key.name.is_empty() || key.name.parse::<IpAddr>().is_ok() {
+        return Err(format!("no verdict: \"{}\" is no name, and a list has names", key.name));
+    }
+    append(file, &key.name).map_err(|why| format!("no verdict: {}: {why}", file.display()))
+}
+
+fn append(file: &Path, name: &str) -> io::Result<()> {
+    let metadata = fs::metadata(file)?;
+    if metadata.len() > LIST_BYTES_MAX {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let mut text = fs::read_to_string(file)?;
+    if text.lines().any(|line| line.trim().eq_ignore_ascii_case(name)) {
+        return Ok(());
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text.push_str(name);
+    text.push('\n');
+    // A link stays one.
+    let file = file.canonicalize()?;
+    let mut beside = file.clone().into_os_string();
+    beside.push(format!(".{}", std::process::id()));
+    let write = || -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(metadata.mode() & 0o7777);
+        let mut new = options.open(&beside)?;
+        new.write_all(text.as_bytes())?;
+        new.sync_all()?;
+        fs::rename(&beside, &file)
+    };
+    write().inspect_err(|_| {
+        // The first error says more than an error of the clean-up.
+        let _ = fs::remove_file(&beside);
+    })
+}
+
+/// What waits, for a terminal.
+pub fn listed(holds: &Holds) -> String {
+    let (open, mut text) = (holds.open(), String::new());
+    if open.is_empty() {
+        return String::from("nothing is held\n");
+    }
+    let now_unix_ms = now_unix_ms();
+    // Writing into a string cannot fail.
+    for (question, waiting) in open.iter().take(LISTED_MAX) {
+        let seconds = now_unix_ms.saturating_sub(question.since_unix_ms) / 1000;
+        let program = question.who.program.as_deref().map(|program| format!(" ({program})"));
+        let _ = writeln!(
+            text,
+            "{}  {waiting} waiting for {seconds} s, first {}{}, rule \"{}\"",
+            target(question),
+            question.who.client,
+            program.unwrap_or_default(),
+            question.key.rule,
+        );
+    }
+    if let Some(more) = open.len().checked_sub(LISTED_MAX).filter(|more| *more > 0) {
+        let _ = writeln!(text, "and {more} more");
+    }
+    text
+}
+
+/// What waits, as JSON.
+pub fn document(holds: &Holds) -> Value {
+    let (open, (held, bytes)) = (holds.open(), holds.held());
+    let questions: Vec<Value> = open
+        .iter()
+        .take(LISTED_MAX)
+        .map(|(question, waiting)| {
+            let mut value = asked(question);
+            value["waiting"] = json!(waiting);
+            value["list"] = json!(question.who.file.is_some());
+            value
+        })
+        .collect();
+    json!({ "connections": held, "bytes": bytes, "questions": open.len(), "listed": questions })
+}
+
+/// Writes the metrics of what is held, and was.
+pub fn write(metrics: &mut Metrics, holds: &Holds) {
+    let (connections, bytes) = holds.held();
+    metrics.gauge("held_connections", "Connections that wait for a verdict.", connections);
+    metrics.gauge("held_bytes", "Bytes that they have sent, which are kept.", bytes);
+    let help = "Questions that connections wait on.";
+    metrics.gauge("held_questions", help, holds.open().len());
+    let help = "Held connections that are decided, by verdict and by who gave it.";
+    let mut decided = metrics.family(MetricKind::Counter, "held_decided", help);
+    for (verdict, by, count) in holds.counted() {
+        decided.sample(&[("verdict", verdict.name()), ("by", by.name())], count);
+    }
+    drop(decided);
+    let help = "Connections that were refused because too many were held.";
+    let mut full = metrics.family(MetricKind::Counter, "held_refused", help);
+    full.sample(&[], holds.refused_full());
+}
+
+/// A question, as a webhook and the page get it.
+fn asked(question: &Arc<HoldQuestion>) -> Value {
+    json!({
+        "id": question.id,
+        "rule": question.key.rule,
+        "name": question.key.name,
+        "port": question.key.port,
+        "client": question.who.client,
+        "program": question.who.program,
+        "since_unix_ms": question.since_unix_ms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use eyelet_hold::{HoldKey, HoldPlace, Who};
+    use eyelet_telemetry::held::HeldVerdict;
+
+    use super::*;
+
+    const ALWAYS: VerdictAsked =
+        VerdictAsked { verdict: HeldVerdict::Allow, keep: KeepAsked::Always };
+
+    fn ask(holds: &Arc<Holds>, name: &str, file: Option<&Path>) -> HoldPlace {
+        let key = HoldKey { rule: "ask".into(), name: name.into(), port: 443 };
+        let (client, file) = ([127, 0, 0, 1].into(), file.map(Arc::from));
+        holds.ask(key, Who { client, program: None, file }, 0, 0).unwrap()
+    }
+
+    #[test]
+    fn always_adds_a_name_to_the_list_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("names.txt");
+        fs::write(&file, "# names\na.example").unwrap();
+        let holds = Arc::new(Holds::default());
+        for name in ["b.example", "A.example", "b.example"] {
+            let waiting = ask(&holds, name, Some(&file));
+            if waiting.decision().is_none() {
+                decide(&holds, Which::Name(name, None), ALWAYS, HeldBy::Terminal).unwrap();
+            }
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), "# names\na.example\nb.example\n");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside");
+    }
+
+    #[test]
+    fn a_verdict_that_cannot_be_written_is_none() {
+        let holds = Arc::new(Holds::default());
+        let (nameless, listless) = (ask(&holds, "192.0.2.1", Some(Path::new("/"))), "a.example");
+        let waiting = ask(&holds, listless, None);
+        let no = |name| decide(&holds, Which::Name(name, None), ALWAYS, HeldBy::Page).unwrap_err();
+        assert!(no(listless).contains("has no `hold_file`"));
+        assert!(no("192.0.2.1").contains("is no name"));
+        assert!(no("gone.example").contains("nobody waits"));
+        assert_eq!((waiting.decision(), nameless.decision()), (None, None));
+        assert!(listed(&holds).contains("192.0.2.1:443  1 waiting"));
+    }
+}

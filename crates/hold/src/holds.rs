@@ -1,0 +1,378 @@
+//! All questions of a process, the verdicts that are remembered, and who is woken by a verdict.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use eyelet_telemetry::held::{HeldBy, HeldInfo, HeldVerdict};
+use parking_lot::Mutex;
+
+use crate::question::{HoldKey, HoldQuestion, Who};
+use crate::verdict::{DecideFault, DecidedCounts, HoldDecision, KEPT_MAX, Keep, Which};
+
+/// Questions that are open at a time: more than a person can read, and about 300 KiB.
+pub const QUESTIONS_MAX: usize = 1_000;
+/// Connections that are held at a time. With hellos of 2 KiB they take 24 MiB, which `memory_max`
+/// counts.
+pub const HELD_MAX: usize = 10_000;
+
+/// Takes a question, and waits for nothing: the lock of all questions is held.
+pub type Sink = Box<dyn Fn(Arc<HoldQuestion>) + Send>;
+
+/// The questions of a process, and the verdicts.
+#[derive(Default)]
+pub struct Holds {
+    state: Mutex<State>,
+    /// Verdicts so far. A worker that has seen fewer looks at its held connections.
+    verdicts: AtomicU64,
+    counts: [[AtomicU64; HeldBy::ALL.len()]; HeldVerdict::ALL.len()],
+    full: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    last_id: u64,
+    open: HashMap<HoldKey, Arc<HoldQuestion>>,
+    kept: HashMap<HoldKey, Kept>,
+    /// Connections that are held, and the bytes of them.
+    held: (usize, usize),
+    /// Workers that wait for a verdict.
+    wakers: Vec<Waker>,
+    /// Who is asked each new question.
+    webhook: Option<Sink>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    decision: HoldDecision,
+    until_unix_ms: u64,
+}
+
+impl Holds {
+    /// A place for a connection that holds so many bytes. It has its verdict already if one is
+    /// remembered. Returns `None` if [`HELD_MAX`] connections wait, or [`QUESTIONS_MAX`] questions
+    /// are open.
+    pub fn ask(
+        self: &Arc<Self>,
+        key: HoldKey,
+        who: Who,
+        bytes: usize,
+        now_unix_ms: u64,
+    ) -> Option<HoldPlace> {
+        let mut state = self.state.lock();
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let kept = state.remembered(&key, now_unix_ms);
+        let known = if kept.is_none() { state.open.get(&key).cloned() } else { None };
+        let is_new = known.is_none() && kept.is_none();
+        if state.held.0 >= HELD_MAX || is_new && state.open.len() >= QUESTIONS_MAX {
+            drop(state);
+            self.full.fetch_add(1, Relaxed);
+            return None;
+        }
+        let question = known.unwrap_or_else(|| {
+            state.last_id += 1;
+            Arc::new(HoldQuestion {
+                id: state.last_id,
+                key: key.clone(),
+                who,
+                since_unix_ms: now_unix_ms,
+                waiting: AtomicUsize::new(0),
+                decision: kept.map_or_else(OnceLock::new, OnceLock::from),
+            })
+        });
+        if is_new {
+            state.open.insert(key, question.clone());
+            state.send(&question);
+        }
+        question.waiting.fetch_add(1, Relaxed);
+        state.held.0 += 1;
+        state.held.1 += bytes as usize;
+        drop(state);
+        Some(HoldPlace::new(self, question, (bytes, is_new)))
+    }
+
+    /// A connection waits no more.
+    pub(crate) fn leave(&self, waiting: &HoldPlace) {
+        let mut state = self.state.lock();
+        state.held.0 -= 1;
+        state.held.1 -= waiting.bytes as usize;
+        let question = &waiting.question;
+        let is_last = question.waiting.fetch_sub(1, Relaxed) == 1;
+        if is_last && question.decision.get().is_none() {
+            state.open.remove(&question.key);
+        }
+    }
+
+    /// Gives a verdict on questions, and wakes who waits on them.
+    ///
+    /// # Errors
+    /// [`DecideFault`]. Nothing has changed then.
+    pub fn decide(
+        &self,
+        which: Which<'_>,
+        decision: HoldDecision,
+        keep: Keep,
+        now_unix_ms: u64,
+    ) -> Result<DecidedCounts, DecideFault> {
+        let mut state = self.state.lock();
+        let found: Vec<Arc<HoldQuestion>> = state.found(which).collect();
+        if found.is_empty() {
+            return Err(DecideFault::Gone);
+        }
+        if let Keep::For(ms) = keep {
+            state.kept.retain(|_, kept| kept.until_unix_ms > now_unix_ms);
+            if state.kept.len() + found.len() > KEPT_MAX {
+                return Err(DecideFault::Full);
+            }
+            let until_unix_ms = now_unix_ms.saturating_add(ms);
+            for question in &found {
+                state.kept.insert(question.key.clone(), Kept { decision, until_unix_ms });
+            }
+        }
+        let mut decided = DecidedCounts::default();
+        for question in found {
+            state.open.remove(&question.key);
+            // It was open, and is decided under the lock.
+            let _ = question.decision.set(decision);
+            decided.questions += 1;
+            decided.connections += question.waiting.load(Relaxed);
+        }
+        self.verdicts.fetch_add(1, Release);
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        Ok(decided)
+    }
+
+    /// Waits for a verdict after `seen`, which it updates.
+    pub fn poll_verdict(&self, seen: &mut u64, task: &Context<'_>) -> Poll<()> {
+        let mut state = self.state.lock();
+        let verdicts = self.verdicts.load(Acquire);
+        if std::mem::replace(seen, verdicts) != verdicts {
+            return Poll::Ready(());
+        }
+        // One for each worker.
+        if !state.wakers.iter().any(|waker| waker.will_wake(task.waker())) {
+            state.wakers.push(task.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// The open questions for which `which` holds, oldest first.
+    pub fn found(&self, which: Which<'_>) -> Vec<Arc<HoldQuestion>> {
+        let mut found: Vec<Arc<HoldQuestion>> = self.state.lock().found(which).collect();
+        found.sort_unstable_by_key(|question| question.id);
+        found
+    }
+
+    /// The open questions with the number of connections that wait on each, oldest first.
+    pub fn open(&self) -> Vec<(Arc<HoldQuestion>, usize)> {
+        let state = self.state.lock();
+        let mut open: Vec<_> = state
+            .open
+            .values()
+            .map(|question| (question.clone(), question.waiting.load(Relaxed)))
+            .collect();
+        drop(state);
+        open.sort_unstable_by_key(|(question, _)| question.id);
+        open
+    }
+
+    /// Connections that are held now, and their bytes.
+    pub fn held(&self) -> (usize, usize) {
+        self.state.lock().held
+    }
+
+    /// Counts a connection that is held no more.
+    pub fn count(&self, info: HeldInfo) {
+        self.counts[info.verdict as usize][info.by as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Connections so far, by verdict and by who gave it.
+    pub fn counted(&self) -> impl Iterator<Item = (HeldVerdict, HeldBy, u64)> + '_ {
+        HeldVerdict::ALL.iter().flat_map(move |verdict| {
+            HeldBy::ALL.iter().map(move |by| {
+                let count = self.counts[*verdict as usize][*by as usize].load(Relaxed);
+                (*verdict, *by, count)
+            })
+        })
+    }
+
+    /// Connections that were refused because too many were held.
+    pub fn refused_full(&self) -> u64 {
+        self.full.load(Relaxed)
+    }
+
+    /// From now on `webhook` gets each new question, and those that are open.
+    pub fn send_to(&self, webhook: Option<Sink>) {
+        let mut state = self.state.lock();
+        state.webhook = webhook;
+        let open: Vec<_> = state.open.values().cloned().collect();
+        open.iter().for_each(|question| state.send(question));
+    }
+}
+
+impl State {
+    fn remembered(&mut self, key: &HoldKey, now_unix_ms: u64) -> Option<HoldDecision> {
+        // Most processes remember none.
+        let kept = self.kept.get(key)?;
+        if kept.until_unix_ms > now_unix_ms {
+            return Some(kept.decision);
+        }
+        self.kept.remove(key);
+        None
+    }
+
+    fn found<'a>(&'a self, which: Which<'a>) -> impl Iterator<Item = Arc<HoldQuestion>> + 'a {
+        let takes = move |question: &&Arc<HoldQuestion>| match which {
+            Which::Id(wanted) => wanted == question.id,
+            Which::Name(name, port) => {
+                let key = &question.key;
+                key.name.eq_ignore_ascii_case(name) && port.is_none_or(|port| port == key.port)
+            }
+        };
+        self.open.values().filter(takes).cloned()
+    }
+
+    fn send(&self, question: &Arc<HoldQuestion>) {
+        if let Some(webhook) = &self.webhook {
+            webhook(question.clone());
+        }
+    }
+}
+
+/// The place of one connection that waits on a question. Dropping it gives the place back, and the
+/// question ends with the last one.
+pub struct HoldPlace {
+    holds: Arc<Holds>,
+    pub(crate) question: Arc<HoldQuestion>,
+    /// Bytes that are held of the connection.
+    pub(crate) bytes: u32,
+    /// True if nobody waited on the question before.
+    is_first: bool,
+}
+
+impl HoldPlace {
+    pub(crate) fn new(
+        holds: &Arc<Holds>,
+        question: Arc<HoldQuestion>,
+        (bytes, is_first): (u32, bool),
+    ) -> Self {
+        Self { holds: holds.clone(), question, bytes, is_first }
+    }
+
+    /// True if nobody waited on the question before.
+    pub fn is_first(&self) -> bool {
+        self.is_first
+    }
+
+    /// The verdict, once there is one.
+    pub fn decision(&self) -> Option<HoldDecision> {
+        self.question.decision.get().copied()
+    }
+
+    /// The question.
+    pub fn question(&self) -> &Arc<HoldQuestion> {
+        &self.question
+    }
+}
+
+impl Drop for HoldPlace {
+    fn drop(&mut self) {
+        self.holds.leave(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    const ALLOW: HoldDecision = HoldDecision { verdict: HeldVerdict::Allow, by: HeldBy::Page };
+    const REFUSE: HoldDecision =
+        HoldDecision { verdict: HeldVerdict::Refuse, by: HeldBy::Terminal };
+
+    fn key(name: &str, port: u16) -> HoldKey {
+        HoldKey { rule: "ask".into(), name: name.into(), port }
+    }
+
+    fn who() -> Who {
+        Who { client: [127, 0, 0, 1].into(), program: None, file: None }
+    }
+
+    fn ask(holds: &Arc<Holds>, name: &str, port: u16, now: u64) -> Option<HoldPlace> {
+        holds.ask(key(name, port), who(), 100, now)
+    }
+
+    #[test]
+    fn one_verdict_frees_all_who_wait_on_a_question_and_nobody_else() {
+        let holds = Arc::new(Holds::default());
+        let a: Vec<_> = (0..3).map(|_| ask(&holds, "a.example", 443, 5).unwrap()).collect();
+        let b = ask(&holds, "a.example", 8443, 5).unwrap();
+        assert_eq!((holds.held(), holds.open().len()), ((4, 400), 2));
+        let (mut seen, task) = (0, &Context::from_waker(Waker::noop()));
+        assert!(holds.poll_verdict(&mut seen, task).is_pending());
+        let which = Which::Name("A.example", Some(443));
+        let decided = holds.decide(which, ALLOW, Keep::Once, 6).unwrap();
+        assert_eq!(decided, DecidedCounts { questions: 1, connections: 3 });
+        assert!(holds.poll_verdict(&mut seen, task).is_ready());
+        assert!(holds.poll_verdict(&mut seen, task).is_pending());
+        assert!(a.iter().all(|waiting| waiting.decision() == Some(ALLOW)));
+        assert_eq!(b.decision(), None);
+        // A second verdict on the same question is one for nobody.
+        assert_eq!(holds.decide(which, REFUSE, Keep::Once, 6), Err(DecideFault::Gone));
+        assert_eq!(a[0].decision(), Some(ALLOW));
+        let id = b.question().id;
+        drop((a, b));
+        assert_eq!(holds.decide(Which::Id(id), ALLOW, Keep::Once, 6), Err(DecideFault::Gone));
+        assert_eq!((holds.held(), holds.open().len()), ((0, 0), 0));
+    }
+
+    #[test]
+    fn a_verdict_for_a_time_is_remembered_so_long() {
+        let holds = Arc::new(Holds::default());
+        let first = ask(&holds, "a.example", 443, 0).unwrap();
+        holds.decide(Which::Id(first.question().id), REFUSE, Keep::For(1_000), 10).unwrap();
+        assert_eq!(ask(&holds, "a.example", 443, 1_009).unwrap().decision(), Some(REFUSE));
+        assert_eq!(ask(&holds, "b.example", 443, 1_009).unwrap().decision(), None);
+        let later = ask(&holds, "a.example", 443, 1_010).unwrap();
+        assert_eq!(later.decision(), None);
+        // The first, which is decided, does not end the question that others wait on.
+        drop(first);
+        assert_eq!(holds.open().len(), 1);
+    }
+
+    #[test]
+    fn questions_and_connections_are_bounded() {
+        let holds = Arc::new(Holds::default());
+        let names = (0..QUESTIONS_MAX).map(|n| format!("{n}.example"));
+        let mut kept: Vec<_> = names.map(|name| ask(&holds, &name, 443, 0).unwrap()).collect();
+        assert!(ask(&holds, "one.more.example", 443, 0).is_none());
+        kept.extend((QUESTIONS_MAX..HELD_MAX).map(|_| ask(&holds, "1.example", 443, 0).unwrap()));
+        assert!(ask(&holds, "1.example", 443, 0).is_none());
+        assert_eq!((holds.refused_full(), holds.held().0), (2, HELD_MAX));
+        kept.pop();
+        assert!(ask(&holds, "1.example", 443, 0).is_some());
+        drop(kept);
+        assert_eq!((holds.held(), holds.open().len()), ((0, 0), 0));
+    }
+
+    #[test]
+    fn a_webhook_that_takes_no_question_leaves_it_to_people() {
+        let holds = Arc::new(Holds::default());
+        let early = ask(&holds, "early.example", 443, 0).unwrap();
+        let (webhook, asked) = sync_channel(2);
+        // One that finds the queue full is for people only.
+        holds.send_to(Some(Box::new(move |question| _ = webhook.try_send(question))));
+        let all: Vec<_> =
+            ["a", "b", "a"].map(|name| ask(&holds, name, 443, 0).unwrap()).into_iter().collect();
+        let names: Vec<_> = asked.try_iter().map(|question| question.key.name.clone()).collect();
+        assert_eq!(names, ["early.example".into(), Box::<str>::from("a")]);
+        assert_eq!(holds.open().len(), 3);
+        drop((asked, early, all));
+        assert!(ask(&holds, "c", 443, 0).is_some());
+    }
+}

@@ -1,0 +1,14 @@
+//! Connections that are held until somebody decides: the questions that they wait on, and the
+//! verdicts. Values behind one lock; the time is an argument.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod holds;
+mod question;
+mod verdict;
+
+pub use holds::{HELD_MAX, HoldPlace, Holds, QUESTIONS_MAX, Sink};
+pub use question::{HoldKey, HoldQuestion, Who};
+pub use verdict::{DecideFault, DecidedCounts, HoldDecision, KEPT_MAX, Keep, Which};

@@ -1,0 +1,43 @@
+//! A question: who may go where. All connections of one rule to one name and port wait on one.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
+
+use crate::verdict::HoldDecision;
+
+/// What connections that wait on one question have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HoldKey {
+    /// The name of the rule.
+    pub rule: Box<str>,
+    /// The name or address that is dialled once the verdict is to allow it.
+    pub name: Box<str>,
+    pub port: u16,
+}
+
+/// The first client that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    pub client: IpAddr,
+    /// Its program, as far as a sandbox knows it, or its user.
+    pub program: Option<Box<str>>,
+    /// The list that its rule writes "always" to.
+    pub file: Option<Arc<Path>>,
+}
+
+/// A question that is or was open.
+#[derive(Debug)]
+pub struct HoldQuestion {
+    /// Its number in this process.
+    pub id: u64,
+    pub key: HoldKey,
+    /// The first who asked.
+    pub who: Who,
+    /// When that was, in milliseconds since 1970.
+    pub since_unix_ms: u64,
+    /// Connections that wait. Changed under the lock of its [`Holds`] only.
+    pub(crate) waiting: AtomicUsize,
+    pub(crate) decision: OnceLock<HoldDecision>,
+}
