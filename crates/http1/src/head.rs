@@ -149,18 +149,13 @@ pub fn take_request(
 }
 
 /// Takes a head that is all of `buffer`, as most are: its end is not searched before it is read.
-/// `None`: nothing was taken, and why is found by the line.
+/// `None`: nothing was taken, and why is found by the line. An empty line before the end is that of
+/// another request, and no field line.
 fn take_whole(buffer: &mut BytesMut) -> Option<Request> {
-    let whole = buffer.strip_suffix(b"\r\n\r\n").filter(|whole| !whole.starts_with(b"\r\n"))?;
-    // An empty line before the end is that of another request.
-    let is_line = |lf: usize| whole[..lf].ends_with(b"\r") && !whole[..lf].ends_with(b"\n\r");
-    if !memchr_iter(b'\n', whole).all(is_line) {
-        return None;
-    }
-    as_known_version(buffer);
+    let line = read_common(buffer).filter(|_| buffer.ends_with(b"\r\n\r\n"))?;
     let head = std::mem::take(buffer).freeze();
     let lines = (head.len() / LINE_BYTES).min(SPARE_FIELDS_MAX - FIELDS_ADDED);
-    let request = read_request(head.clone(), lines).ok();
+    let request = read_behind(&head, line, lines).ok();
     if request.is_none() {
         *buffer = head.into();
     }
@@ -229,12 +224,8 @@ fn as_known_version(buffer: &mut [u8]) {
 }
 
 fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
-    if let Some(RequestLine { method, path, end }) = read_common(&head) {
-        let fields = read_fields(&head, (end, lines), HeadKind::Request);
-        let fields = fields.map_err(BadFields::of_request)?;
-        let host = read_host(&head, Version::HTTP_11, &fields)?;
-        let uri = build(Scheme::HTTPS, host, head.slice(path))?;
-        return as_request((method, uri, Version::HTTP_11), fields);
+    if let Some(line) = read_common(&head) {
+        return read_behind(&head, line, lines);
     }
     let line_end = first_line_end(&head).ok_or(RequestFault::Line)?;
     let mut parsed = httparse::Request::new(&mut []);
@@ -263,6 +254,18 @@ fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
     as_request((method, uri, version), fields)
 }
 
+/// Reads what is behind a common line.
+#[inline]
+fn read_behind(head: &Bytes, line: RequestLine, lines: usize) -> Result<Request, RequestFault> {
+    let RequestLine { method, path, end } = line;
+    let fields = read_fields(head, (end, lines), HeadKind::Request);
+    let fields = fields.map_err(BadFields::of_request)?;
+    let host = read_host(head, Version::HTTP_11, &fields)?;
+    let uri = build(Scheme::HTTPS, host, head.slice(path))?;
+    as_request((method, uri, Version::HTTP_11), fields)
+}
+
+#[inline]
 fn as_request(
     (method, uri, version): (Method, Uri, Version),
     fields: Fields,
@@ -367,9 +370,12 @@ fn read_fields(
     let mut fields = Fields::new(lines.saturating_sub(1).min(count_max));
     let mut last = Vec::new();
     for (index, line) in FieldLines::new(head, at, !is_request).enumerate() {
-        let FieldLine { name, role, value } = line?;
+        let FieldLine { name, role, value, has_crlf } = line?;
         if index == count_max {
             return Err(BadFields::TooMany);
+        }
+        if is_request && !has_crlf {
+            return Err(BadFields::Malformed);
         }
         let text = &head[value.clone()];
         let is_last = match role {
