@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header, response};
 
 use super::Exchange;
 use super::end::ExchangeEnd;
+use super::find::FoundUpstream;
 use super::passing::{BodyProgress, Passing};
 use super::switched::Switched;
 use super::transfer::{Broken, resumed_websocket};
@@ -40,7 +41,8 @@ impl<'a> Exchange<'a, '_> {
             others_first().await;
         }
         match head {
-            ReceivedHead::Fields(Response { parts, .. }) => {
+            ReceivedHead::Fields(response) => {
+                let Response { parts, .. } = *response;
                 self.written.stream.becomes(kind(&parts, length));
                 self.respond(parts, length);
             }
@@ -55,31 +57,29 @@ impl<'a> Exchange<'a, '_> {
         }
     }
 
-    /// Passes the rest of a response on, until it has ended or rests. It stays in `slot`: moving it
-    /// would copy it. `index` is that of its upstream, if its connection may be kept. Nothing has
-    /// moved `since` then, if it rested.
+    /// Passes the rest of a response on, until it has ended or rests. Nothing has moved `since`
+    /// then, if it rested.
     pub(super) async fn pass_on(
         &mut self,
         slot: &mut Option<Passing<'a>>,
-        index: Option<usize>,
         since: Option<Instant>,
     ) -> Result<ExchangeEnd, Failure> {
         let Some(passing) = slot else { return Ok(ExchangeEnd::default()) };
         let passed = self.pass_down(passing, since).await?;
-        let mut _queued = None;
-        let is_kept = passing.upload.done && passing.download.is_whole();
+        let Some(Passing { found, upload, download, is_coded }) = slot.take() else {
+            return Ok(ExchangeEnd::default());
+        };
         if let BodyProgress::Rests(since) = passed {
-            return slot.take().map_or(Ok(ExchangeEnd::default()), |it| self.rest(it, since));
+            return self.rest(Passing { found, upload, download, is_coded }, since);
         }
-        if let Some(index) = index
-            && is_kept
-            && let Some(Passing { upstream, upload, download }) = slot.take()
-        {
-            self.served.keep(upstream, index);
-            // What is queued counts until the client has it.
-            _queued = (passed == BodyProgress::Queued).then_some((upload, download));
+        // The exchange counts as open at its upstream as long as `at` lives.
+        let FoundUpstream { upstream, index, chosen: _at } = found;
+        match index.filter(|_| upload.done && download.is_whole()) {
+            Some(index) => self.served.keep(upstream, index),
+            None => drop(upstream),
         }
         if passed == BodyProgress::Queued {
+            // What is queued counts until the client has it.
             self.flush().await?;
         }
         Ok(ExchangeEnd::default())
@@ -99,7 +99,8 @@ impl<'a> Exchange<'a, '_> {
             self.stream.due_in(self.wait_since(since));
         }
         poll_fn(|task| {
-            let Passing { upstream, upload, download } = &mut *passing;
+            let Passing { found, upload, download, .. } = &mut *passing;
+            let upstream = &mut found.upstream;
             let before = (download.taken, self.stream.queued(), upload.moved());
             // A request body that fails affects only this request.
             if let Poll::Ready(Err(_)) = upload.poll(task, self.stream, upstream) {
@@ -166,17 +167,20 @@ impl<'a> Exchange<'a, '_> {
             passed: 0,
             has_client_ended: false,
         };
-        let (upload, download) = resumed_websocket(self.written, &first);
-        self.copy(Passing { upstream, upload, download }, None).await
+        self.copy(upstream, &first, None).await
     }
 
     /// Copies the bytes of a WebSocket until it has ended or rests. Nothing has moved `since` then,
     /// if it rested.
     pub(super) async fn copy(
         &mut self,
-        mut passing: Passing<'a>,
+        upstream: Upstream,
+        begun: &RestingWebSocket,
         since: Option<Instant>,
     ) -> Result<ExchangeEnd, Failure> {
+        let (upload, download) = resumed_websocket(self.written, begun);
+        let found = FoundUpstream::once(upstream);
+        let mut passing = Passing { found, upload, download, is_coded: false };
         self.written.stream.becomes(StreamKind::WebSocket);
         match websocket::copy(self, &mut passing, since).await? {
             Some(since) => self.rest(passing, since),
