@@ -17,6 +17,7 @@ use super::framing::is_framing_alias;
 use super::lines::{BadLine, FieldLine, FieldLines, find_lf};
 pub use super::request_line::TARGET_BYTES_MAX;
 use super::request_line::{RequestLine, read_common};
+use super::spare_heads::recycle;
 
 pub use super::authority::{read_authority, read_shared_authority, split_port};
 pub use super::lines::{FieldRole, FieldRoles, is_token};
@@ -60,6 +61,17 @@ pub struct Request {
     pub keep_alive: bool,
     /// The roles of its fields.
     pub roles: FieldRoles,
+    /// The memory that its parts share, if no other request does.
+    head: Bytes,
+}
+
+impl Request {
+    /// Gives the memory of a request that was served to a later message, unless something still
+    /// needs a part of it.
+    pub fn give_back(&mut self) {
+        self.parts.uri = Uri::default();
+        recycle(std::mem::take(&mut self.head));
+    }
 }
 
 /// A response's head.
@@ -155,11 +167,16 @@ fn take_whole(buffer: &mut BytesMut) -> Option<Request> {
     let line = read_common(buffer).filter(|_| buffer.ends_with(b"\r\n\r\n"))?;
     let head = std::mem::take(buffer).freeze();
     let lines = (head.len() / LINE_BYTES).min(SPARE_FIELDS_MAX - FIELDS_ADDED);
-    let request = read_behind(&head, line, lines).ok();
-    if request.is_none() {
-        *buffer = head.into();
+    match read_behind(&head, line, lines) {
+        Ok(mut request) => {
+            request.head = head;
+            Some(request)
+        }
+        Err(_) => {
+            *buffer = head.into();
+            None
+        }
     }
-    request
 }
 
 /// Reads a request's head of this length where it is. The memory of `received` counts as long as
@@ -274,7 +291,7 @@ fn as_request(
     let (keep_alive, roles) = (keep_alive(version, &fields), fields.roles);
     let (mut parts, ()) = http::Request::new(()).into_parts();
     (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, fields.map);
-    Ok(Request { parts, length, keep_alive, roles })
+    Ok(Request { parts, length, keep_alive, roles, head: Bytes::new() })
 }
 
 /// The end of a head's first line. One empty line may be before that of a request (RFC 9112 2.2).
