@@ -227,7 +227,7 @@ impl Reading {
     fn read(&mut self, head: &mut [u8], begin: usize) -> Option<usize> {
         let mut at = begin;
         while self.count <= RESPONSE_FIELDS_MAX && at <= HEAD_BYTES_MAX {
-            if head.get(at..at + 2)? == b"\r\n" {
+            if let b"\r\n" = head.get(at..at + 2)? {
                 return Some(at + 2);
             }
             at = self.read_line(head, at)?;
@@ -246,16 +246,16 @@ impl Reading {
             None => (self.read_name(&mut head[at..])?, FieldRole::Other),
         };
         let from = at + len + 2;
-        if head.get(at + len..from)? != b": " {
-            return None;
-        }
+        let b": " = head.get(at + len..from)? else { return None };
         let to = value_end(head, from)?;
         let end = to + 2;
         let value = head.get(from..to)?;
         // White space around a value would be dropped.
-        if head.get(to..end)? != b"\r\n" || value.starts_with(b" ") || value.ends_with(b" ") {
+        let (b"\r\n", None | Some(b'!'..), None | Some(b'!'..)) =
+            (head.get(to..end)?, value.first(), value.last())
+        else {
             return None;
-        }
+        };
         match role {
             FieldRole::Common | FieldRole::Cookie | FieldRole::Other => {}
             FieldRole::Date => self.has_date = true,

@@ -131,7 +131,7 @@ impl Compressors {
         }
         let tags = self.inner.tags.borrow();
         wanted.tags_restored = validators::restore(&mut head.headers, |tag| tags.knows(rule, tag));
-        if wanted.accepted.choose(&CODINGS).is_some() {
+        if present.accepted && wanted.accepted.choose(&CODINGS).is_some() {
             validators::whole(&mut head.headers, wanted.tags_restored);
         }
         RequestCodings { rule, near: None, wanted: Some(wanted) }

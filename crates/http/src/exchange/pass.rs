@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header, response};
 
 use super::Exchange;
 use super::end::ExchangeEnd;
-use super::find::FoundUpstream;
+use super::find::{Chosen, FoundUpstream};
 use super::passing::{BodyProgress, Passing};
 use super::switched::Switched;
 use super::transfer::{Broken, resumed_websocket};
@@ -66,23 +66,41 @@ impl<'a> Exchange<'a, '_> {
     ) -> Result<ExchangeEnd, Failure> {
         let Some(passing) = slot else { return Ok(ExchangeEnd::default()) };
         let passed = self.pass_down(passing, since).await?;
-        let Some(Passing { found, upload, download, is_coded }) = slot.take() else {
+        match passed {
+            BodyProgress::Rests(since) => {
+                slot.take().map_or(Ok(ExchangeEnd::default()), |it| self.rest(it, since))
+            }
+            BodyProgress::Queued => self.flush_behind(slot).await,
+            BodyProgress::Written => {
+                if let Some(Passing { found, upload, download, .. }) = slot.take() {
+                    self.keep(found, upload.done && download.is_whole());
+                }
+                Ok(ExchangeEnd::default())
+            }
+        }
+    }
+
+    /// Writes what is queued of a response that no longer needs its upstream. It counts until the
+    /// client has it, and the exchange as open at its upstream.
+    async fn flush_behind(
+        &mut self,
+        slot: &mut Option<Passing<'a>>,
+    ) -> Result<ExchangeEnd, Failure> {
+        let Some(Passing { found, upload, download, .. }) = slot.take() else {
             return Ok(ExchangeEnd::default());
         };
-        if let BodyProgress::Rests(since) = passed {
-            return self.rest(Passing { found, upload, download, is_coded }, since);
-        }
-        // The exchange counts as open at its upstream as long as `at` lives.
-        let FoundUpstream { upstream, index, chosen: _at } = found;
-        match index.filter(|_| upload.done && download.is_whole()) {
-            Some(index) => self.served.keep(upstream, index),
-            None => drop(upstream),
-        }
-        if passed == BodyProgress::Queued {
-            // What is queued counts until the client has it.
-            self.flush().await?;
-        }
+        let _at = self.keep(found, upload.done && download.is_whole());
+        self.flush().await?;
         Ok(ExchangeEnd::default())
+    }
+
+    /// Keeps the upstream's connection for other requests, if its response is whole.
+    fn keep(&self, found: FoundUpstream, is_whole: bool) -> Option<Chosen> {
+        let FoundUpstream { upstream, index, chosen } = found;
+        if let Some(index) = index.filter(|_| is_whole) {
+            self.served.keep(upstream, index);
+        }
+        chosen
     }
 
     /// Passes the response's body down, and the rest of the request's body up. It returns before
