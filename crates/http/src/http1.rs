@@ -118,6 +118,7 @@ pub async fn serve(
                 if let Some(end) = step.end(&served) {
                     break end;
                 }
+                request.give_back();
             }
             NextRequest::Rest => return rest(client, served),
             NextRequest::Fault(fault) => {
@@ -255,7 +256,7 @@ async fn step(
     request: &mut Request,
     Ahead { pipeline, asked }: Ahead<'_>,
 ) -> Step {
-    let Request { parts, length, keep_alive, roles } = request;
+    let Request { parts, length, keep_alive, roles, .. } = request;
     let length = *length;
     let close = !*keep_alive || served.why_last().is_some();
     let mut stream = Stream::one(client, length, parts.version, close);

@@ -170,7 +170,7 @@ impl ProxiedClient {
         self.last = Some((upstream.clone(), shelf.clone()));
         let route = Route::proxied(rule, Arc::new(terminate(upstream)), shelf);
         let served = self.served(http, info, Some(route), preface);
-        let Request { mut parts, length, keep_alive, roles } = request.request;
+        let Request { mut parts, length, keep_alive, roles, .. } = request.request;
         let for_proxies: Vec<HeaderName> =
             parts.headers.keys().filter(|name| is_for_proxies(name)).cloned().collect();
         for name in for_proxies {

@@ -17,6 +17,7 @@ use super::framing::is_framing_alias;
 use super::lines::{BadLine, FieldLine, FieldLines, find_lf};
 pub use super::request_line::TARGET_BYTES_MAX;
 use super::request_line::{RequestLine, read_common};
+use super::spare_heads::recycle;
 
 pub use super::authority::{read_authority, read_shared_authority, split_port};
 pub use super::lines::{FieldRole, FieldRoles, is_token};
@@ -60,6 +61,17 @@ pub struct Request {
     pub keep_alive: bool,
     /// The roles of its fields.
     pub roles: FieldRoles,
+    /// The memory that its parts share, if no other request does.
+    head: Bytes,
+}
+
+impl Request {
+    /// Gives the memory of a request that was served to a later message, unless something still
+    /// needs a part of it.
+    pub fn give_back(&mut self) {
+        self.parts.uri = Uri::default();
+        recycle(std::mem::take(&mut self.head));
+    }
 }
 
 /// A response's head.
@@ -149,22 +161,22 @@ pub fn take_request(
 }
 
 /// Takes a head that is all of `buffer`, as most are: its end is not searched before it is read.
-/// `None`: nothing was taken, and why is found by the line.
+/// `None`: nothing was taken, and why is found by the line. An empty line before the end is that of
+/// another request, and no field line.
 fn take_whole(buffer: &mut BytesMut) -> Option<Request> {
-    let whole = buffer.strip_suffix(b"\r\n\r\n").filter(|whole| !whole.starts_with(b"\r\n"))?;
-    // An empty line before the end is that of another request.
-    let is_line = |lf: usize| whole[..lf].ends_with(b"\r") && !whole[..lf].ends_with(b"\n\r");
-    if !memchr_iter(b'\n', whole).all(is_line) {
-        return None;
-    }
-    as_known_version(buffer);
+    let line = read_common(buffer).filter(|_| buffer.ends_with(b"\r\n\r\n"))?;
     let head = std::mem::take(buffer).freeze();
     let lines = (head.len() / LINE_BYTES).min(SPARE_FIELDS_MAX - FIELDS_ADDED);
-    let request = read_request(head.clone(), lines).ok();
-    if request.is_none() {
-        *buffer = head.into();
+    match read_behind(&head, line, lines) {
+        Ok(mut request) => {
+            request.head = head;
+            Some(request)
+        }
+        Err(_) => {
+            *buffer = head.into();
+            None
+        }
     }
-    request
 }
 
 /// Reads a request's head of this length where it is. The memory of `received` counts as long as
@@ -229,12 +241,8 @@ fn as_known_version(buffer: &mut [u8]) {
 }
 
 fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
-    if let Some(RequestLine { method, path, end }) = read_common(&head) {
-        let fields = read_fields(&head, (end, lines), HeadKind::Request);
-        let fields = fields.map_err(BadFields::of_request)?;
-        let host = read_host(&head, Version::HTTP_11, &fields)?;
-        let uri = build(Scheme::HTTPS, host, head.slice(path))?;
-        return as_request((method, uri, Version::HTTP_11), fields);
+    if let Some(line) = read_common(&head) {
+        return read_behind(&head, line, lines);
     }
     let line_end = first_line_end(&head).ok_or(RequestFault::Line)?;
     let mut parsed = httparse::Request::new(&mut []);
@@ -263,6 +271,18 @@ fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
     as_request((method, uri, version), fields)
 }
 
+/// Reads what is behind a common line.
+#[inline]
+fn read_behind(head: &Bytes, line: RequestLine, lines: usize) -> Result<Request, RequestFault> {
+    let RequestLine { method, path, end } = line;
+    let fields = read_fields(head, (end, lines), HeadKind::Request);
+    let fields = fields.map_err(BadFields::of_request)?;
+    let host = read_host(head, Version::HTTP_11, &fields)?;
+    let uri = build(Scheme::HTTPS, host, head.slice(path))?;
+    as_request((method, uri, Version::HTTP_11), fields)
+}
+
+#[inline]
 fn as_request(
     (method, uri, version): (Method, Uri, Version),
     fields: Fields,
@@ -271,7 +291,7 @@ fn as_request(
     let (keep_alive, roles) = (keep_alive(version, &fields), fields.roles);
     let (mut parts, ()) = http::Request::new(()).into_parts();
     (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, fields.map);
-    Ok(Request { parts, length, keep_alive, roles })
+    Ok(Request { parts, length, keep_alive, roles, head: Bytes::new() })
 }
 
 /// The end of a head's first line. One empty line may be before that of a request (RFC 9112 2.2).
@@ -367,9 +387,12 @@ fn read_fields(
     let mut fields = Fields::new(lines.saturating_sub(1).min(count_max));
     let mut last = Vec::new();
     for (index, line) in FieldLines::new(head, at, !is_request).enumerate() {
-        let FieldLine { name, role, value } = line?;
+        let FieldLine { name, role, value, has_crlf } = line?;
         if index == count_max {
             return Err(BadFields::TooMany);
+        }
+        if is_request && !has_crlf {
+            return Err(BadFields::Malformed);
         }
         let text = &head[value.clone()];
         let is_last = match role {

@@ -22,8 +22,8 @@ const ADDED_BYTES: usize = 32;
 /// A response's head.
 #[derive(Debug)]
 pub enum ReceivedHead {
-    /// By its fields.
-    Fields(Response),
+    /// By its fields. Boxed: heads are moved a few times, and most are lines.
+    Fields(Box<Response>),
     /// By its lines.
     Lines(HeadLines),
 }
@@ -51,7 +51,7 @@ impl ReceivedHead {
     /// Lines that were read before are no head.
     pub fn into_response(self) -> Result<Response, ResponseFault> {
         match self {
-            Self::Fields(response) => Ok(response),
+            Self::Fields(response) => Ok(*response),
             Self::Lines(lines) => lines.read(),
         }
     }
@@ -75,21 +75,17 @@ pub struct HeadLines {
     length: u64,
     /// True if the upstream keeps its connection open after it.
     pub keep_alive: bool,
-    found: Found,
-    /// The move of places from what was received to `text`.
-    shift: Shift,
+    /// True if it has a Content-Encoding.
+    is_coded: bool,
+    content_type: Place,
+    cache_control: Place,
+    etag: Place,
 }
 
-/// Places in what was received, and what they become in a text without the lines before them.
-#[derive(Clone, Copy, Debug, Default)]
-struct Shift {
-    /// Bytes of the received and of the written first line.
-    lines: (usize, usize),
-    /// The end of the line that was cut out, and its length.
-    cut: (usize, usize),
-}
+/// A value's place in the text. An empty one is not there. [`HEAD_BYTES_MAX`] bounds it.
+type Place = Range<u16>;
 
-/// The values of fields that decide, as places in what was received. An empty one is not there.
+/// The values of fields that decide, as places in what was received.
 #[derive(Clone, Debug, Default)]
 struct Found {
     content_type: Range<usize>,
@@ -110,7 +106,18 @@ impl HeadLines {
         let mut text = spare_head();
         text.reserve(end + ADDED_BYTES);
         write_status_line(status, &mut text);
-        let shift = Shift { lines: (begin, text.len()), cut: (cut.end, cut.len()) };
+        let written = text.len();
+        let moved = |at: usize| {
+            let before = if at < cut.end { 0 } else { cut.len() };
+            (at - before - begin + written) as u16
+        };
+        let place = |found: Range<usize>| match found.is_empty() {
+            true => 0..0,
+            false => moved(found.start)..moved(found.end),
+        };
+        let Found { content_type, cache_control, etag, is_coded } = found;
+        let (content_type, cache_control) = (place(content_type), place(cache_control));
+        let etag = place(etag);
         // The empty line is written behind what is added.
         let lines = begin..end - 2;
         if cut.is_empty() {
@@ -120,7 +127,8 @@ impl HeadLines {
             text.extend_from_slice(&received[cut.end..lines.end]);
         }
         received.advance(end);
-        Some(Self { text, status, length, keep_alive: !closes, found, shift })
+        let keep_alive = !closes;
+        Some(Self { text, status, length, keep_alive, is_coded, content_type, cache_control, etag })
     }
 
     /// The status.
@@ -135,10 +143,10 @@ impl HeadLines {
 
     /// The fields that decide if the response is coded.
     pub fn deciding(&self) -> DecidingFields<'_> {
-        let content_type = self.value(&self.found.content_type);
-        let cache_control = self.value(&self.found.cache_control).unwrap_or_default();
+        let content_type = self.value(&self.content_type);
+        let cache_control = self.value(&self.cache_control).unwrap_or_default();
         DecidingFields {
-            is_coded: self.found.is_coded,
+            is_coded: self.is_coded,
             no_transform: !cache_control.is_empty() && has_element(cache_control, "no-transform"),
             content_type,
             content_types: usize::from(content_type.is_some()),
@@ -148,17 +156,12 @@ impl HeadLines {
 
     /// The value of its ETag.
     pub fn etag(&self) -> Option<&[u8]> {
-        self.value(&self.found.etag)
+        self.value(&self.etag)
     }
 
-    fn value(&self, place: &Range<usize>) -> Option<&[u8]> {
-        if place.is_empty() {
-            return None;
-        }
-        let Shift { lines: (received, written), cut: (cut_end, cut) } = self.shift;
-        let cut = if place.start >= cut_end { cut } else { 0 };
-        let at = |place: usize| (place - cut - received) + written;
-        self.text.get(at(place.start)..at(place.end))
+    fn value(&self, place: &Place) -> Option<&[u8]> {
+        let value = self.text.get(usize::from(place.start)..usize::from(place.end));
+        value.filter(|value| !value.is_empty())
     }
 
     /// Reads the fields.
@@ -224,7 +227,7 @@ impl Reading {
     fn read(&mut self, head: &mut [u8], begin: usize) -> Option<usize> {
         let mut at = begin;
         while self.count <= RESPONSE_FIELDS_MAX && at <= HEAD_BYTES_MAX {
-            if head.get(at..at + 2)? == b"\r\n" {
+            if let b"\r\n" = head.get(at..at + 2)? {
                 return Some(at + 2);
             }
             at = self.read_line(head, at)?;
@@ -243,16 +246,16 @@ impl Reading {
             None => (self.read_name(&mut head[at..])?, FieldRole::Other),
         };
         let from = at + len + 2;
-        if head.get(at + len..from)? != b": " {
-            return None;
-        }
+        let b": " = head.get(at + len..from)? else { return None };
         let to = value_end(head, from)?;
         let end = to + 2;
         let value = head.get(from..to)?;
         // White space around a value would be dropped.
-        if head.get(to..end)? != b"\r\n" || value.starts_with(b" ") || value.ends_with(b" ") {
+        let (b"\r\n", None | Some(b'!'..), None | Some(b'!'..)) =
+            (head.get(to..end)?, value.first(), value.last())
+        else {
             return None;
-        }
+        };
         match role {
             FieldRole::Common | FieldRole::Cookie | FieldRole::Other => {}
             FieldRole::Date => self.has_date = true,

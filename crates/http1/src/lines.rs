@@ -17,6 +17,8 @@ pub struct FieldLine {
     pub role: FieldRole,
     /// Where its value is in the head, without white space around it. It is not checked yet.
     pub value: Range<usize>,
+    /// True if it ends in CRLF, and not in LF alone.
+    pub has_crlf: bool,
 }
 
 /// The meaning of a field to the reader of its head.
@@ -106,16 +108,16 @@ impl<'h> FieldLines<'h> {
         let lf = from + find_lf(&rest[from..]).ok_or(BadLine)?;
         let (begin, mut to) = (self.at, lf);
         self.at = begin + lf + 1;
-        if rest[..to].ends_with(b"\r") {
-            to -= 1;
-        }
+        let has_crlf = rest[..to].ends_with(b"\r");
+        to -= usize::from(has_crlf);
         while from < to && is_blank(&rest[from]) {
             from += 1;
         }
         while from < to && is_blank(&rest[to - 1]) {
             to -= 1;
         }
-        Ok(FieldLine { name, role, value: begin + from..begin + to.max(from) })
+        let value = begin + from..begin + to.max(from);
+        Ok(FieldLine { name, role, value, has_crlf })
     }
 
     /// Reads a name that is not common, or has white space behind it, and the colon.
@@ -211,13 +213,9 @@ fn first_of(word: u64, byte: u8) -> Option<usize> {
     (found != 0).then(|| found.trailing_zeros() as usize / 8)
 }
 
-/// ASCII letters in lower case, and other bytes as they are.
+/// Letters in lower case. No other byte becomes a letter or a dash, which common names consist of.
 const fn to_lower(word: u64) -> u64 {
-    // No sum carries into the next byte.
-    let low = word & all(0x7f);
-    let (from_a, beyond_z) = (low + all(0x80 - b'A'), low + all(0x7f - b'Z'));
-    let is_upper = (from_a ^ beyond_z) & !word & all(0x80);
-    word | is_upper >> 2
+    word | (word & all(0x40)) >> 1
 }
 
 /// A common name. The `http` crate takes several times as long to read one, and copies those that
@@ -239,6 +237,7 @@ impl Known {
     const fn new(name: &'static str, role: FieldRole) -> Self {
         let (bytes, mut text, mut at) = (name.as_bytes(), [0; NAME_WORDS], 0);
         while at < bytes.len() {
+            assert!(bytes[at].is_ascii_lowercase() || bytes[at] == b'-', "see `to_lower`");
             text[at / 8] |= (bytes[at] as u64) << (8 * (at % 8));
             at += 1;
         }

@@ -7,6 +7,8 @@ use eyelet_memory::budget::{Budget, Counted};
 use eyelet_memory::spares::Spares;
 use http::HeaderMap;
 
+use super::spare_heads;
+
 /// Fields that Eyelet adds to a head. Growing the map would rehash all fields. A small message's
 /// map stays below what the allocator has cached.
 pub const FIELDS_ADDED: usize = 3;
@@ -47,12 +49,12 @@ pub fn spare_fields(count: usize) -> HeaderMap {
     map
 }
 
-/// Frees the kept maps that no message has needed since the last call: they lie in pages of an
-/// earlier burst and pin them. Counts the others.
+/// Frees the kept maps and buffers that no message has needed since the last call: they lie in
+/// pages of an earlier burst and pin them. Counts the others.
 pub fn forget_unused(budget: &Arc<Budget>) {
     SPARE.with_borrow_mut(|spare| {
         drop(spare.maps.take_unused());
-        let bytes = spare.maps.count() * SPARE_MAP_BYTES;
+        let bytes = spare.maps.count() * SPARE_MAP_BYTES + spare_heads::forget_unused();
         spare.counted.get_or_insert_with(|| Counted::new(budget, 0)).set(bytes);
     });
 }

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::spare_heads::give_back;
+use super::spare_heads::{give_back, recycle};
 
 /// Pieces that wait to be written. Large ones are shared with their source. Small ones are copied
 /// together: a peer that sends single bytes must not cost us a hundred for each.
@@ -75,6 +75,7 @@ impl WriteQueue {
         } else {
             self.head.extend_from_slice(&piece);
         }
+        recycle(piece);
     }
 
     /// Adds a head. It is not copied if the queue is empty.

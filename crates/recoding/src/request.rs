@@ -38,9 +38,13 @@ pub(super) struct Wanted {
     pub(super) is_head: bool,
     /// True if conditions were restored to the upstream's own tags.
     pub(super) tags_restored: bool,
+    /// The part about dictionaries, if this response may depend on them. Boxed: few do.
+    pub(super) dictionaries: Option<Box<WantedDictionaries>>,
+}
+
+/// The facts about a request whose response may depend on dictionaries.
+pub(super) struct WantedDictionaries {
     pub(super) path: PathAndQuery,
-    /// True if this response may depend on dictionaries.
-    pub(super) dictionaries: bool,
     /// The family of dictionaries that the response belongs to, by the rule's patterns.
     pub(super) family: Option<Family>,
     /// The terms of the rule for responses of this family.
@@ -62,6 +66,13 @@ pub struct NearRequest<'a> {
     pub is_tied: bool,
     /// It may be sent again after a failure.
     pub is_harmless: bool,
+}
+
+impl Wanted {
+    /// The family of dictionaries of the response.
+    pub(super) fn family(&self) -> Option<&Family> {
+        self.dictionaries.as_ref()?.family.as_ref()
+    }
 }
 
 impl Compressors {
@@ -92,10 +103,7 @@ impl Compressors {
         };
         // HEAD is treated like GET.
         let is_get = matches!(head.method, Method::GET | Method::HEAD);
-        let family = if is_get { self.family(rule, terms, host, head.uri.path()) } else { None };
-        let trained = is_get && self.inner.trained(rule).is_some();
-        let dictionaries = family.is_some() || trained;
-        let path = head.uri.path_and_query().filter(|_| dictionaries).cloned();
+        let dictionaries = if is_get { self.dictionaries(rule, terms, host, head) } else { None };
         let mut wanted = Wanted {
             rule,
             accepted,
@@ -107,32 +115,23 @@ impl Compressors {
             length_hiding: terms.length_hiding,
             is_head: head.method == Method::HEAD,
             tags_restored: false,
-            // Only dictionaries need it.
-            path: path.unwrap_or_else(|| PathAndQuery::from_static("/")),
-            available: if dictionaries { available(&head.headers) } else { None },
-            fields: if dictionaries { dictionary_fields(&head.headers) } else { HeaderMap::new() },
-            dictionaries,
-            learning: offer::Terms {
-                is_file: family.as_ref().is_some_and(|family| family.is_file),
-                is_shared: terms.dictionary_shared,
-            },
-            family,
+            dictionaries: dictionaries.map(Box::new),
         };
-        if dictionaries {
+        if wanted.dictionaries.is_some() {
             // We answer these: an upstream that also answered dcz would code a second time.
             head.headers.remove(AVAILABLE_DICTIONARY);
             head.headers.remove(DICTIONARY_ID);
         }
         // Under the BREACH rule, a response that the upstream codes would be as bad as one that we
         // code. And a response that becomes a dictionary is needed uncoded.
-        if terms.offload || wanted.breach.is_some() || wanted.family.is_some() {
+        if terms.offload || wanted.breach.is_some() || wanted.family().is_some() {
             head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        } else if dictionaries {
+        } else if wanted.dictionaries.is_some() {
             without_dictionaries(&mut head.headers, &wanted.accepted);
         }
         let tags = self.inner.tags.borrow();
         wanted.tags_restored = validators::restore(&mut head.headers, |tag| tags.knows(rule, tag));
-        if wanted.accepted.choose(&CODINGS).is_some() {
+        if present.accepted && wanted.accepted.choose(&CODINGS).is_some() {
             validators::whole(&mut head.headers, wanted.tags_restored);
         }
         RequestCodings { rule, near: None, wanted: Some(wanted) }
@@ -183,6 +182,31 @@ impl Compressors {
         first: &[u8],
     ) -> bool {
         asked.near.as_ref().is_some_and(|near| near.is_of_other(head, first))
+    }
+
+    /// The part about dictionaries of a request that reads, if its response may depend on them.
+    fn dictionaries(
+        &self,
+        rule: u32,
+        terms: &Compression,
+        host: &str,
+        head: &Parts,
+    ) -> Option<WantedDictionaries> {
+        let family = self.family(rule, terms, host, head.uri.path());
+        if family.is_none() && self.inner.trained(rule).is_none() {
+            return None;
+        }
+        let path = head.uri.path_and_query().cloned();
+        Some(WantedDictionaries {
+            path: path.unwrap_or_else(|| PathAndQuery::from_static("/")),
+            learning: offer::Terms {
+                is_file: family.as_ref().is_some_and(|family| family.is_file),
+                is_shared: terms.dictionary_shared,
+            },
+            family,
+            available: available(&head.headers),
+            fields: dictionary_fields(&head.headers),
+        })
     }
 
     fn family(&self, rule: u32, terms: &Compression, host: &str, path: &str) -> Option<Family> {

@@ -18,7 +18,7 @@ use super::coder::{Coder, Held, History, delta_now_bytes_max};
 use super::compressors::{BodyInfo, Compressors, is_bodiless};
 use super::dictionaries::jobs::Capture;
 use super::near::{Near, Outcome};
-use super::request::{RequestCodings, Wanted};
+use super::request::{RequestCodings, Wanted, WantedDictionaries};
 
 /// The parts of a head that decide if its response passes unchanged.
 pub struct PassingHead<'a> {
@@ -34,7 +34,7 @@ impl RequestCodings {
     /// True if a response to the request may pass by its lines: whether it is coded depends on
     /// no more than [`PassingHead`].
     pub fn may_pass_lines(&self) -> bool {
-        let depends = |wanted: &Wanted| wanted.dictionaries || wanted.length_hiding > 0;
+        let depends = |wanted: &Wanted| wanted.dictionaries.is_some() || wanted.length_hiding > 0;
         self.near.is_none() && !self.wanted.as_ref().is_some_and(depends)
     }
 }
@@ -138,8 +138,11 @@ impl Compressors {
     }
 
     fn length_min(&self, wanted: &Wanted) -> u64 {
-        let trained = wanted.dictionaries && self.inner.trained(wanted.rule).is_some();
-        if trained { LENGTH_MIN_TRAINED } else { wanted.learning.length_min() }
+        match &wanted.dictionaries {
+            None => LENGTH_MIN,
+            Some(_) if self.inner.trained(wanted.rule).is_some() => LENGTH_MIN_TRAINED,
+            Some(dictionaries) => dictionaries.learning.length_min(),
+        }
     }
 
     fn of_body(&self, wanted: &Wanted, head: &mut Parts, body: &Beginning<'_>) -> Coder {
@@ -186,24 +189,27 @@ impl Compressors {
         if let Some(trained) = self.inner.trained(wanted.rule)
             && status == StatusCode::OK
         {
-            let path = wanted.path.path();
+            let known = wanted.dictionaries.as_ref();
+            let path = known.map_or("/", |known| known.path.path());
+            let available = known.and_then(|known| known.available);
             let html = headers
                 .get(CONTENT_TYPE)
                 .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
             for dictionary in trained.iter() {
-                let known = wanted.available == Some(dictionary.hash);
-                if !known && (html || dictionary.pattern.matches(path)) {
+                let is_known = available == Some(dictionary.hash);
+                if !is_known && (html || dictionary.pattern.matches(path)) {
                     offer::link(headers, &offer::own_path(dictionary.hash));
                 }
             }
         }
-        let family = wanted.family.as_ref()?;
+        let WantedDictionaries { path, family, learning, fields, .. } =
+            wanted.dictionaries.as_deref()?;
+        let family = family.as_ref()?;
         let offered = ResponseHead { status, headers, length };
-        if !offer::may_become(wanted.learning, &wanted.fields, offered) {
+        if !offer::may_become(*learning, fields, offered) {
             return None;
         }
-        let capture =
-            self.inner.shared.capture(&self.inner.pool, family, wanted.path.as_str(), offered);
+        let capture = self.inner.shared.capture(&self.inner.pool, family, path.as_str(), offered);
         offer::offer(headers, &family.pattern);
         capture
     }
@@ -243,9 +249,11 @@ impl Compressors {
         headers: &HeaderMap,
         length: Option<u64>,
     ) -> Option<History> {
-        let hash = wanted.available?;
+        let WantedDictionaries { path, family, available, fields, .. } =
+            wanted.dictionaries.as_deref()?;
+        let (hash, path) = ((*available)?, path.as_str());
         let coding = wanted.accepted.choose(&[Coding::Dcz, Coding::Dcb])?;
-        if !offer::may_use(&wanted.fields, headers) {
+        if !offer::may_use(fields, headers) {
             return None;
         }
         let shared = &self.inner.shared;
@@ -254,20 +262,20 @@ impl Compressors {
         {
             return Some(History::Trained(dictionary.clone()));
         }
-        let family = wanted.family.as_ref()?;
+        let family = family.as_ref()?;
         let length = usize::try_from(length?).ok().filter(|len| *len <= DICTIONARY_BYTES_MAX)?;
         let version = shared.version(family, hash)?;
         // A large delta takes longer than a response may wait, so it must exist already, unless the
         // client has these very bytes. The length is that of the version last seen at this path.
         // Its hash is checked at the end.
         let ready = version.body.len() + length <= delta_now_bytes_max(coding)
-            || shared.last_at(family, wanted.path.as_str()).is_some_and(|last| {
+            || shared.last_at(family, path).is_some_and(|last| {
                 let step = Step { from: hash, to: last.hash, coding };
                 last.body.len() == length
                     && (step.is_unchanged() && coding == Coding::Dcz || shared.has_delta(step))
             });
         if !ready {
-            shared.ask_for_delta(family, hash, wanted.path.as_str(), coding);
+            shared.ask_for_delta(family, hash, path, coding);
         }
         ready.then(|| History::Version(version, family.clone()))
     }
@@ -342,7 +350,7 @@ fn attackable(wanted: &Wanted, headers: &HeaderMap) -> Option<Breach> {
 /// 9110 15.3.7 and 15.4.5).
 fn vary(wanted: &Wanted, headers: &mut HeaderMap) {
     let is_coded = !wanted.no_transform && attackable(wanted, headers).is_none();
-    if wanted.dictionaries && is_coded {
+    if wanted.dictionaries.is_some() && is_coded {
         offer::vary_by_dictionary(headers);
     } else {
         validators::vary(headers, &[ACCEPT_ENCODING]);
@@ -387,8 +395,9 @@ fn bodiless(wanted: &Wanted, effort: Effort, head: &mut Parts) {
         return;
     }
     let of_get = ResponseHead { status, headers, length };
-    if let Some(family) = &wanted.family
-        && offer::may_become(wanted.learning, &wanted.fields, of_get)
+    if let Some(dictionaries) = &wanted.dictionaries
+        && let Some(family) = &dictionaries.family
+        && offer::may_become(dictionaries.learning, &dictionaries.fields, of_get)
     {
         offer::offer(headers, &family.pattern);
     }

@@ -3,10 +3,7 @@
 
 use eyelet_compress::AcceptedCodings;
 use eyelet_compress::breach::Breach;
-use eyelet_compress::dictionary::offer;
 use eyelet_config::{CompressionMode, Terminate};
-use http::HeaderMap;
-use http::uri::PathAndQuery;
 
 use super::compressors::Compressors;
 use super::request::{RequestCodings, Wanted};
@@ -64,7 +61,8 @@ impl RequestCodings {
     /// True if the request may rest: its response depends on no dictionary, and on nothing that
     /// Eyelet asked for on its own behalf. Both would keep much of its head.
     pub fn may_rest(&self) -> bool {
-        self.near.is_none() && self.wanted.as_ref().is_none_or(|wanted| !wanted.dictionaries)
+        self.near.is_none()
+            && self.wanted.as_ref().is_none_or(|wanted| wanted.dictionaries.is_none())
     }
 
     /// The part that rests. `None`: compression is off by rule.
@@ -104,13 +102,7 @@ impl Compressors {
             length_hiding: terms.length_hiding,
             is_head,
             tags_restored,
-            // Only dictionaries ask for the rest.
-            path: PathAndQuery::from_static("/"),
-            dictionaries: false,
-            family: None,
-            learning: offer::Terms { is_file: false, is_shared: terms.dictionary_shared },
-            available: None,
-            fields: HeaderMap::new(),
+            dictionaries: None,
         };
         RequestCodings { rule, near: None, wanted: Some(wanted) }
     }
@@ -119,6 +111,7 @@ impl Compressors {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use http::HeaderMap;
     use http::header::ACCEPT_ENCODING;
 
     use super::*;

@@ -247,7 +247,7 @@ impl Http1Connection {
                     let says = response.roles.may_have_hop_by_hop();
                     let headers = Some(&response.parts.headers).filter(|_| says);
                     self.said_timeout = headers.and_then(said_timeout);
-                    return Poll::Ready(Ok(ReceivedHead::Fields(response)));
+                    return Poll::Ready(Ok(ReceivedHead::Fields(response.into())));
                 }
                 Ok(None) => {}
                 Err(fault) => return Poll::Ready(Err(NoAnswer::Fault(fault))),

@@ -264,14 +264,14 @@ impl Http2Exchange {
         if parts.status.is_informational() {
             let (length, roles) = (Length::Empty, FieldRoles::UNKNOWN);
             let response = Response { parts, length, keep_alive: true, roles };
-            return Poll::Ready(Ok(ReceivedHead::Fields(response)));
+            return Poll::Ready(Ok(ReceivedHead::Fields(response.into())));
         }
         link.fixed += usize::from(!std::mem::replace(&mut self.is_fixed, true));
         let length = length(&mut parts, is_last, method).map_err(NoAnswer::Fault)?;
         self.has_body = length != Length::Empty;
         let roles = FieldRoles::UNKNOWN;
         let response = Response { parts, length, keep_alive: true, roles };
-        Poll::Ready(Ok(ReceivedHead::Fields(response)))
+        Poll::Ready(Ok(ReceivedHead::Fields(response.into())))
     }
 
     /// The next piece of the response's body.

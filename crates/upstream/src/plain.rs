@@ -15,6 +15,7 @@ use tokio::task::coop;
 use eyelet_engine::ready::{READ, WRITE};
 use eyelet_engine::worker::Registration;
 use eyelet_engine::worker::Worker;
+use eyelet_http1::spare_heads::append;
 use eyelet_resolve::connect::Connected;
 
 /// A connected socket. A clone is the same socket: see [`Plain::read_now`] and
@@ -59,7 +60,7 @@ impl Plain {
         into: &mut BytesMut,
         max: usize,
     ) -> Poll<io::Result<usize>> {
-        self.poll_recv_by(task, max, |read| into.extend_from_slice(read))
+        self.poll_recv_by(task, max, |read| append(into, read))
     }
 
     /// Forgets the task that waited for it.

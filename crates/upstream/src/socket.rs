@@ -16,6 +16,7 @@ use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::plain::Plain;
+use eyelet_http1::spare_heads::append;
 use eyelet_memory::budget::{Counted, UPSTREAM_BYTES, UPSTREAM_TLS_BYTES};
 use eyelet_resolve::connect::Connected;
 use eyelet_telemetry::upstream::OpenExchange;
@@ -173,7 +174,7 @@ impl Socket {
         into: &mut BytesMut,
         max: usize,
     ) -> Poll<io::Result<usize>> {
-        self.poll_recv_by(task, max, |read| into.extend_from_slice(read))
+        self.poll_recv_by(task, max, |read| append(into, read))
     }
 
     /// Reads at most `max` bytes and lends them. Returns how many; 0 is the end.

@@ -23,6 +23,7 @@ use eyelet_engine::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use eyelet_engine::table::Slot;
 use eyelet_engine::worker::Handle;
 use eyelet_engine::worker::WaitError;
+use eyelet_http1::spare_heads::append;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::{Counted, HELLO_BYTES};
 use eyelet_memory::buffer::held_by;
@@ -376,7 +377,7 @@ impl ClientStream {
         });
         let opened = plain.len();
         let taken = if opened > 0 { take(&input[plain.clone()]) } else { 0 };
-        self.plain.extend_from_slice(&input[plain.start + taken..plain.end]);
+        append(&mut self.plain, &input[plain.start + taken..plain.end]);
         let at = at?;
         self.ended |= session.read_closed();
         self.seal_control()?;

@@ -91,7 +91,7 @@ impl<'a> RequestLogEntry<'a> {
     }
 
     /// The exchange rests: it has no line yet.
-    pub fn rest(mut self) -> RestingFacts {
+    pub fn rest(&mut self) -> RestingFacts {
         self.state = EntryState::Rests;
         self.count();
         let is_grpc = self.written.stream.is_grpc();
@@ -103,8 +103,8 @@ impl<'a> RequestLogEntry<'a> {
         self.record.bytes_to_upstream = self.written.bytes.get();
     }
 
-    /// Ends the request.
-    pub fn end(mut self) {
+    /// Ends the request: its line is written where the entry is dropped.
+    pub fn end(&mut self) {
         self.state = EntryState::Ended;
     }
 }

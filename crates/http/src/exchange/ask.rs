@@ -10,9 +10,10 @@ use http::{HeaderValue, StatusCode};
 
 use super::find::{Chosen, FoundUpstream, Want};
 use super::pass::is_grpc;
+use super::passing::Passing;
 use super::request_body::RequestCoding;
 use super::retry::Tries;
-use super::transfer::Upload;
+use super::transfer::{Download, Upload};
 use super::{Exchange, room};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::{Failure, NoHead};
@@ -38,27 +39,15 @@ const INTERIM_MAX: usize = 100;
 pub const NO_FIT: Failure =
     Failure::Answer(Reason::Internal("a response was to be asked for twice"));
 
-/// A request on its way to an upstream.
-pub struct SentRequest<'a> {
-    /// The upstream.
-    pub found: FoundUpstream,
-    /// The request's head and body.
-    pub upload: Upload<'a>,
-    /// True if its body is coded for this upstream.
-    pub is_coded: bool,
-}
-
 /// A request whose response has begun.
 pub struct Answered<'s, 'a> {
-    /// The request, which may still be on its way. Where it is: moving it would copy it.
-    pub asked: &'s mut Option<SentRequest<'a>>,
+    /// The request, which may still be on its way.
+    pub asked: &'s mut Option<Passing<'a>>,
     /// The response's head.
     pub head: ReceivedHead,
 }
 
 /// The result of a request.
-// Moving the larger variant costs less than a box for each request.
-#[allow(clippy::large_enum_variant)]
 pub enum AskResult {
     /// Its response has begun, with this head.
     Answered(ReceivedHead),
@@ -69,7 +58,7 @@ pub enum AskResult {
 /// A request that rests before its response.
 pub struct RestingRequest<'a> {
     /// The request, as far as it came.
-    pub asked: SentRequest<'a>,
+    pub asked: Passing<'a>,
     /// Since when nothing has moved.
     pub since: Instant,
     /// Its head, if it is sent again where its upstream closes without a response.
@@ -118,8 +107,6 @@ pub struct HeadWait<'r> {
 }
 
 /// The event that ended a wait for a response's head.
-// As above.
-#[allow(clippy::large_enum_variant)]
 pub enum HeadEvent {
     /// It came.
     Response(ReceivedHead),
@@ -147,9 +134,9 @@ impl<'a> Exchange<'a, '_> {
     /// try can do nothing twice, and a kept connection was dead or another upstream is left.
     pub(super) async fn ask(
         &mut self,
-        mut request: UpstreamRequest<'_>,
-        terms: ResponseTerms<'_>,
-        sent: &mut Option<SentRequest<'a>>,
+        request: &mut UpstreamRequest<'_>,
+        terms: &ResponseTerms<'_>,
+        sent: &mut Option<Passing<'a>>,
     ) -> Result<AskResult, Failure> {
         if request.length != Length::Empty && is_grpc(&request.parts.headers) {
             self.written.stream.becomes(StreamKind::Grpc);
@@ -158,15 +145,16 @@ impl<'a> Exchange<'a, '_> {
         if !self.stream.is_multiplexed() {
             others_first().await;
         }
-        let may_be_lines = self.may_pass_lines(&terms);
-        let head_asked = HeadAsked { method: &request.parts.method, may_be_lines };
-        let mut tries = Tries::new(self.served, &request, terms.is_last_try);
+        let may_be_lines = self.may_pass_lines(terms);
+        let parts = request.parts;
+        let head_asked = HeadAsked { method: &parts.method, may_be_lines };
+        let mut tries = Tries::new(self.served, request, terms.is_last_try);
         request.again &= !terms.is_last_try;
         loop {
             let want = Want { idle: tries.is_first(), hold: tries.may_hold() };
             let found = match self.stream.take_asked() {
                 Some(upstream) => FoundUpstream::asked(self.served, upstream),
-                None => match self.find(&request, want, &mut tries.tried).await {
+                None => match self.find(request, want, &mut tries.tried).await {
                     // The upstream is gone, and this request may be what ended it.
                     Err(Failure::Answer(reason)) if !tries.may_hold() && is_of_dial(&reason) => {
                         return Err(NoAnswer::Dead.into());
@@ -175,11 +163,11 @@ impl<'a> Exchange<'a, '_> {
                 },
             };
             self.stream.was_asked();
-            let asked = sent.insert(self.send(found, &request, &mut tries)?);
+            let asked = self.send(sent, found, request, &mut tries)?;
             // One that is too long to be kept would not be asked elsewhere where a connection that
             // others share dies.
             let is_shared = matches!(asked.found.upstream, Upstream::Http2(_));
-            let may_rest = terms.may_rest() && !(is_shared && request.again && is_long(&request));
+            let may_rest = terms.may_rest() && !(is_shared && request.again && is_long(request));
             let wait = HeadWait { asked: head_asked, may_rest, since: None };
             let why = match self.wait_for_head(asked, wait).await {
                 Ok(HeadEvent::Response(head)) => {
@@ -187,8 +175,8 @@ impl<'a> Exchange<'a, '_> {
                     return Ok(AskResult::Answered(head));
                 }
                 Ok(HeadEvent::Rests(since, is_begun)) => {
-                    let is_wanted = !is_begun && tries.may_go_on(&asked.found, &request);
-                    let head = is_wanted.then(|| asked.found.upstream.repeat(&request).freeze());
+                    let is_wanted = !is_begun && tries.may_go_on(&asked.found, request);
+                    let head = is_wanted.then(|| asked.found.upstream.repeat(request).freeze());
                     // Without a longer one it is not sent again.
                     let repeat = head.filter(|head| head.len() <= REPEAT_BYTES_MAX);
                     return Ok(AskResult::Rests(since, repeat));
@@ -197,7 +185,7 @@ impl<'a> Exchange<'a, '_> {
                 Err(NoHead::Upstream(why)) => why,
             };
             tries.body = std::mem::take(&mut asked.upload.taken);
-            tries.go_on(why, &asked.found, &mut request)?;
+            tries.go_on(why, &asked.found, request)?;
             *sent = None;
         }
     }
@@ -212,30 +200,35 @@ impl<'a> Exchange<'a, '_> {
             && self.stream.as_http1().is_some()
     }
 
-    /// Makes a request ready to be sent on this connection.
-    fn send(
+    /// Makes a request ready to be sent on this connection, in `sent`.
+    fn send<'s>(
         &mut self,
-        mut found: FoundUpstream,
+        sent: &'s mut Option<Passing<'a>>,
+        found: FoundUpstream,
         request: &UpstreamRequest<'_>,
         tries: &mut Tries<'_>,
-    ) -> Result<SentRequest<'a>, Failure> {
-        let upstream = &mut found.upstream;
+    ) -> Result<&'s mut Passing<'a>, Failure> {
+        let upstream = &found.upstream;
         self.served.note_upstream(upstream.name());
         self.record.note_sent(upstream);
         let (head, chunked) = (upstream.head(request), upstream.is_chunked());
         let is_coded = upstream.is_coded(request);
         let length = if is_coded { Length::Chunked } else { request.length };
-        let mut upload = Upload::new(self.written, head, length, chunked);
-        upload.recode(RequestCoding::of(self.served, request, is_coded)?);
-        upload.taken = tries.take_body(upstream);
+        let recoded = RequestCoding::of(self.served, request, is_coded)?;
+        let taken = tries.take_body(upstream);
+        let upload = Upload::new(self.written, head, length, chunked);
+        let download = Download::new(self.written);
+        let asked = sent.insert(Passing { found, upload, download, is_coded });
+        asked.upload.recode(recoded);
+        asked.upload.taken = taken;
         if length != Length::Empty {
             self.written.stream.becomes(StreamKind::Upload);
         }
-        Ok(SentRequest { found, upload, is_coded })
+        Ok(asked)
     }
 
     /// Notes that a response has come.
-    pub(super) fn note_answered(&self, asked: &mut SentRequest<'_>, head: &ReceivedHead) {
+    pub(super) fn note_answered(&self, asked: &mut Passing<'_>, head: &ReceivedHead) {
         asked.upload.taken.end_tries();
         if let Some(Chosen { member, .. }) = &asked.found.chosen {
             member.health.answered(self.served.http.engine.now_unix_ms());
@@ -250,7 +243,7 @@ impl<'a> Exchange<'a, '_> {
     /// Waits for a response's head, or until the request rests.
     pub(super) async fn wait_for_head(
         &mut self,
-        asked: &mut SentRequest<'_>,
+        asked: &mut Passing<'_>,
         wait: HeadWait<'_>,
     ) -> Result<HeadEvent, NoHead> {
         // Reading the clock costs, and most requests are written at once.
@@ -259,7 +252,7 @@ impl<'a> Exchange<'a, '_> {
         let (mut has_continue, mut has_interim) = (false, false);
         for interim_left in (0..=INTERIM_MAX).rev() {
             let mut poll = |task: &mut Context<'_>| {
-                let SentRequest { found, upload, .. } = &mut *asked;
+                let Passing { found, upload, .. } = &mut *asked;
                 let (was_done, before) = (upload.done, upload.moved());
                 let upstream = &mut found.upstream;
                 if let Poll::Ready(Err(exchange_error)) = upload.poll(task, self.stream, upstream) {
@@ -359,10 +352,10 @@ impl<'a> Exchange<'a, '_> {
     fn poll_too_late(
         &mut self,
         task: &mut Context<'_>,
-        asked: &mut SentRequest<'_>,
+        asked: &mut Passing<'_>,
         moved: Instant,
     ) -> Poll<NoHead> {
-        let SentRequest { found: FoundUpstream { upstream, .. }, upload, .. } = asked;
+        let Passing { found: FoundUpstream { upstream, .. }, upload, .. } = asked;
         while let Poll::Ready(wait_error) = self.stream.poll_late(task) {
             let left = self.wait_max(upload).saturating_sub(clock::since(moved));
             if matches!(wait_error, WaitError::Late) && !left.is_zero() {

@@ -35,15 +35,18 @@ impl Exchange<'_, '_> {
         head: &mut ReceivedHead,
     ) -> Result<Option<Length>, Failure> {
         let compressors = &self.served.http.compressors;
-        if let ReceivedHead::Fields(Response { parts, length: Length::Empty, .. }) = head {
+        if let ReceivedHead::Fields(response) = head
+            && response.length == Length::Empty
+        {
+            let parts = &mut response.parts;
             passing.download.through(compressors.response(wanted, parts, None, &[]));
             return Ok(Some(Length::Empty));
         }
         // Not before the request's body is sent: the response's body may wait for it.
         let is_uploaded = passing.upload.done;
         let may_be_coded = || match &*head {
-            ReceivedHead::Fields(Response { parts, length, .. }) => {
-                compressors.wants_first(wanted, parts, known(*length))
+            ReceivedHead::Fields(response) => {
+                compressors.wants_first(wanted, &response.parts, known(response.length))
             }
             ReceivedHead::Lines(lines) => {
                 compressors.wants_first_of(wanted, &passing_head(lines), lines.length())
@@ -58,7 +61,7 @@ impl Exchange<'_, '_> {
                 download.through(coder);
                 return Ok(Some(Length::Known(length)));
             }
-            *head = ReceivedHead::Fields(lines.read()?);
+            *head = ReceivedHead::Fields(lines.read()?.into());
         }
         let ReceivedHead::Fields(response) = head else { return Ok(None) };
         let parts = &response.parts;
@@ -76,13 +79,13 @@ impl Exchange<'_, '_> {
     /// is passed on alone.
     async fn read_first(
         &mut self,
-        Passing { upstream, download, .. }: &mut Passing<'_>,
+        Passing { found, download, .. }: &mut Passing<'_>,
         may_wait: impl Fn() -> bool,
     ) -> Result<(), Failure> {
         let mut wait = None;
         poll_fn(|task| {
             loop {
-                if let Poll::Ready(read) = download.poll_first(task, upstream) {
+                if let Poll::Ready(read) = download.poll_first(task, &mut found.upstream) {
                     return Poll::Ready(read.map_err(Failure::from));
                 }
                 // Checked only here, as most bodies have arrived by now.

@@ -31,7 +31,7 @@ impl ExchangeEnd {
     }
 
     /// Ends the access line, unless the exchange rests and takes its facts along.
-    pub(super) fn of(mut self, log_entry: RequestLogEntry<'_>) -> Self {
+    pub(super) fn of(mut self, log_entry: &mut RequestLogEntry<'_>) -> Self {
         match &mut self.resting {
             Some(resting) => resting.facts = Some(log_entry.rest()),
             None => log_entry.end(),

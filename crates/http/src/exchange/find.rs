@@ -49,17 +49,22 @@ pub struct Want {
 pub struct FoundUpstream {
     /// The connection.
     pub upstream: Upstream,
-    /// The index of its upstream in the rule.
-    pub index: usize,
+    /// The index of its upstream in the rule. `None`: it is not kept behind the response.
+    pub index: Option<usize>,
     /// Its upstream, if there is something to choose from.
     pub chosen: Option<Chosen>,
 }
 
 impl FoundUpstream {
+    /// An upstream that is not kept for other requests.
+    pub fn once(upstream: Upstream) -> Self {
+        Self { upstream, index: None, chosen: None }
+    }
+
     /// The stream of a request that was asked before its turn. Its route has one upstream.
     pub fn asked(served: &ServedConnection, upstream: Upstream) -> Self {
         let balanced = served.route().ok().and_then(|route| route.target(0)?.balanced);
-        Self { upstream, index: 0, chosen: balanced.map(Chosen::new) }
+        Self { upstream, index: Some(0), chosen: balanced.map(Chosen::new) }
     }
 }
 
@@ -81,10 +86,15 @@ impl Chosen {
 
     /// Notes that it closed a new connection without a response. `index` is its own in the rule.
     /// Returns whether another upstream is left.
-    pub fn note_dead(&self, served: &ServedConnection, index: usize, tried: &mut Tried) -> bool {
+    pub fn note_dead(
+        &self,
+        served: &ServedConnection,
+        index: Option<usize>,
+        tried: &mut Tried,
+    ) -> bool {
         let why = "it closed a new connection without a response";
         self.member.health.failed(served.http.engine.now_unix_ms(), &why);
-        tried.add(index);
+        index.inspect(|index| tried.add(*index));
         tried.count() < self.group.members.len()
     }
 }
@@ -123,7 +133,8 @@ impl Exchange<'_, '_> {
             let shelf = target.shelf;
             let found = |upstream| {
                 wake(&route.shelf, held.as_ref());
-                FoundUpstream { upstream, index, chosen: target.balanced.map(Chosen::new) }
+                let chosen = target.balanced.map(Chosen::new);
+                FoundUpstream { upstream, index: Some(index), chosen }
             };
             let in_vain = dials.in_vain(index, shelf);
             if let Some(kept) = target.take(http, request, want.idle) {

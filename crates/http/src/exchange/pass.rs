@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header, response};
 
 use super::Exchange;
 use super::end::ExchangeEnd;
+use super::find::{Chosen, FoundUpstream};
 use super::passing::{BodyProgress, Passing};
 use super::switched::Switched;
 use super::transfer::{Broken, resumed_websocket};
@@ -40,7 +41,8 @@ impl<'a> Exchange<'a, '_> {
             others_first().await;
         }
         match head {
-            ReceivedHead::Fields(Response { parts, .. }) => {
+            ReceivedHead::Fields(response) => {
+                let Response { parts, .. } = *response;
                 self.written.stream.becomes(kind(&parts, length));
                 self.respond(parts, length);
             }
@@ -55,34 +57,50 @@ impl<'a> Exchange<'a, '_> {
         }
     }
 
-    /// Passes the rest of a response on, until it has ended or rests. It stays in `slot`: moving it
-    /// would copy it. `index` is that of its upstream, if its connection may be kept. Nothing has
-    /// moved `since` then, if it rested.
+    /// Passes the rest of a response on, until it has ended or rests. Nothing has moved `since`
+    /// then, if it rested.
     pub(super) async fn pass_on(
         &mut self,
         slot: &mut Option<Passing<'a>>,
-        index: Option<usize>,
         since: Option<Instant>,
     ) -> Result<ExchangeEnd, Failure> {
         let Some(passing) = slot else { return Ok(ExchangeEnd::default()) };
         let passed = self.pass_down(passing, since).await?;
-        let mut _queued = None;
-        let is_kept = passing.upload.done && passing.download.is_whole();
-        if let BodyProgress::Rests(since) = passed {
-            return slot.take().map_or(Ok(ExchangeEnd::default()), |it| self.rest(it, since));
+        match passed {
+            BodyProgress::Rests(since) => {
+                slot.take().map_or(Ok(ExchangeEnd::default()), |it| self.rest(it, since))
+            }
+            BodyProgress::Queued => self.flush_behind(slot).await,
+            BodyProgress::Written => {
+                if let Some(Passing { found, upload, download, .. }) = slot.take() {
+                    self.keep(found, upload.done && download.is_whole());
+                }
+                Ok(ExchangeEnd::default())
+            }
         }
-        if let Some(index) = index
-            && is_kept
-            && let Some(Passing { upstream, upload, download }) = slot.take()
-        {
-            self.served.keep(upstream, index);
-            // What is queued counts until the client has it.
-            _queued = (passed == BodyProgress::Queued).then_some((upload, download));
-        }
-        if passed == BodyProgress::Queued {
-            self.flush().await?;
-        }
+    }
+
+    /// Writes what is queued of a response that no longer needs its upstream. It counts until the
+    /// client has it, and the exchange as open at its upstream.
+    async fn flush_behind(
+        &mut self,
+        slot: &mut Option<Passing<'a>>,
+    ) -> Result<ExchangeEnd, Failure> {
+        let Some(Passing { found, upload, download, .. }) = slot.take() else {
+            return Ok(ExchangeEnd::default());
+        };
+        let _at = self.keep(found, upload.done && download.is_whole());
+        self.flush().await?;
         Ok(ExchangeEnd::default())
+    }
+
+    /// Keeps the upstream's connection for other requests, if its response is whole.
+    fn keep(&self, found: FoundUpstream, is_whole: bool) -> Option<Chosen> {
+        let FoundUpstream { upstream, index, chosen } = found;
+        if let Some(index) = index.filter(|_| is_whole) {
+            self.served.keep(upstream, index);
+        }
+        chosen
     }
 
     /// Passes the response's body down, and the rest of the request's body up. It returns before
@@ -99,7 +117,8 @@ impl<'a> Exchange<'a, '_> {
             self.stream.due_in(self.wait_since(since));
         }
         poll_fn(|task| {
-            let Passing { upstream, upload, download } = &mut *passing;
+            let Passing { found, upload, download, .. } = &mut *passing;
+            let upstream = &mut found.upstream;
             let before = (download.taken, self.stream.queued(), upload.moved());
             // A request body that fails affects only this request.
             if let Poll::Ready(Err(_)) = upload.poll(task, self.stream, upstream) {
@@ -163,17 +182,20 @@ impl<'a> Exchange<'a, '_> {
         let upstream = Upstream::Http1(upstream);
         let first =
             RestingWebSocket { frames: [FrameReader::default(); 2], passed: 0, ended: None };
-        let (upload, download) = resumed_websocket(self.written, &first);
-        self.copy(Passing { upstream, upload, download }, None).await
+        self.copy(upstream, &first, None).await
     }
 
     /// Copies the bytes of a WebSocket until it has ended or rests. Nothing has moved `since` then,
     /// if it rested.
     pub(super) async fn copy(
         &mut self,
-        mut passing: Passing<'a>,
+        upstream: Upstream,
+        begun: &RestingWebSocket,
         since: Option<Instant>,
     ) -> Result<ExchangeEnd, Failure> {
+        let (upload, download) = resumed_websocket(self.written, begun);
+        let found = FoundUpstream::once(upstream);
+        let mut passing = Passing { found, upload, download, is_coded: false };
         self.written.stream.becomes(StreamKind::WebSocket);
         match websocket::copy(self, &mut passing, since).await? {
             Some(since) => self.rest(passing, since),

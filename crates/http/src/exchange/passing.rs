@@ -1,18 +1,21 @@
-//! An exchange whose response passes, and how far it is.
+//! A request at its upstream with its response, and how far the response is.
 
 use std::time::Instant;
 
+use super::find::FoundUpstream;
 use super::transfer::{Download, Upload};
-use eyelet_upstream::Upstream;
 
-/// An exchange whose response is passed on.
+/// A request that is sent to an upstream, and its response. It stays where it is until it ends or
+/// rests, because moving it would copy it.
 pub struct Passing<'a> {
     /// The upstream.
-    pub upstream: Upstream,
-    /// The rest of the request.
+    pub found: FoundUpstream,
+    /// The request's head and body.
     pub upload: Upload<'a>,
-    /// The response's body.
+    /// The response's body. It has begun when its head is here.
     pub download: Download<'a>,
+    /// True if the request's body is coded for this upstream.
+    pub is_coded: bool,
 }
 
 /// Progress of a response.

@@ -54,13 +54,13 @@ impl RequestCoding {
         served: &ServedConnection,
         upstream_request: &UpstreamRequest<'_>,
         is_coded: bool,
-    ) -> Result<Option<Self>, Failure> {
+    ) -> Result<Option<Box<Self>>, Failure> {
         let coding = match upstream_request.body.decoded_from {
             None if !is_coded => return Ok(None),
             None => Self::code(&served.http.compressors),
             Some(coding) => Self::decode(coding, served).map_err(ExchangeError::Request)?,
         };
-        Ok(Some(coding))
+        Ok(Some(Box::new(coding)))
     }
 
     /// Decodes a body.

@@ -11,14 +11,12 @@ use eyelet_compress::fields::lists;
 use http::{HeaderMap, Method, header};
 
 use super::Exchange;
-use super::ask::{
-    Answered, HeadEvent, HeadWait, NO_FIT, ResponseTerms, RestingRequest, SentRequest,
-};
+use super::ask::{Answered, HeadEvent, HeadWait, NO_FIT, ResponseTerms, RestingRequest};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
 use super::passing::{BodyProgress, Passing};
 use super::resting::{KeptUpstream, Resting};
-use super::transfer::{Download, Upload, rest_websocket, resumed_websocket};
+use super::transfer::{Download, Upload, rest_websocket};
 use eyelet_downstream::client::failure::{Failure, NoHead};
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
@@ -72,7 +70,7 @@ pub async fn resume(
         Ok(end) => end,
         Err(failure) => exchange.fail(&method, failure).await,
     };
-    end.of(log_entry)
+    end.of(&mut log_entry)
 }
 
 /// The upstream of an exchange that goes on at this step.
@@ -116,21 +114,22 @@ impl<'a> Exchange<'a, '_> {
         match state {
             RestingState::AwaitsHead(RestingWait { upload, codings, repeat }) => {
                 let upload = Upload::resumed(self.written, upload);
-                let found = self.found_again(upstream, since);
-                let asked = SentRequest { found, upload, is_coded: false };
+                let (found, download) =
+                    (self.found_again(upstream, since), Download::new(self.written));
+                let asked = Passing { found, upload, download, is_coded: false };
                 let resting = RestingRequest { asked, since, repeat };
                 self.go_on_before_head(resting, method, &self.codings(codings, method)).await
             }
             RestingState::PassesDown(upload, resting) => {
                 let upload = Upload::resumed(self.written, upload);
                 let download = Download::resumed(self.written, &resting).ok_or(NO_EXCHANGE)?;
-                let mut slot = Some(Passing { upstream, upload, download });
-                self.pass_on(&mut slot, None, Some(since)).await
+                let found = FoundUpstream::once(upstream);
+                let passing = Passing { found, upload, download, is_coded: false };
+                self.pass_on(&mut Some(passing), Some(since)).await
             }
             RestingState::WebSocket(resting) => {
                 self.record.reason = Reason::SwitchedProtocols;
-                let (upload, download) = resumed_websocket(self.written, &resting);
-                self.copy(Passing { upstream, upload, download }, Some(since)).await
+                self.copy(upstream, &resting, Some(since)).await
             }
             // It has no exchange any more.
             RestingState::Switched(_) => Err(NO_EXCHANGE),
@@ -149,7 +148,7 @@ impl<'a> Exchange<'a, '_> {
             one.dialled = address.map(|address| (address.ip().to_canonical(), since));
             (one.is_single_use, index) = (false, found);
         }
-        FoundUpstream { upstream, index, chosen: None }
+        FoundUpstream { upstream, index: Some(index), chosen: None }
     }
 
     /// The index of an upstream in the rule, by its address. `None`: it is not sure. Another
@@ -165,7 +164,7 @@ impl<'a> Exchange<'a, '_> {
     fn note_health(&self, FoundUpstream { upstream, index, .. }: &FoundUpstream) {
         let is_found = matches!(upstream, Upstream::Http1(one) if !one.is_single_use);
         let target = self.served.route().ok().filter(|_| is_found);
-        if let Some((_, member)) = target.and_then(|route| route.target(*index)?.balanced) {
+        if let Some((_, member)) = target.and_then(|route| route.target((*index)?)?.balanced) {
             member.health.answered(self.served.http.engine.now_unix_ms());
         }
     }
@@ -185,7 +184,7 @@ impl<'a> Exchange<'a, '_> {
                 self.note_answered(&mut asked, &head);
                 self.note_health(&asked.found);
                 let answered = Answered { asked: &mut Some(asked), head };
-                self.pass_answer(answered, &HeaderMap::new(), terms).await?.ok_or(NO_FIT)
+                self.pass_answer(answered, &HeaderMap::new(), &terms).await?.ok_or(NO_FIT)
             }
             Ok(HeadEvent::Rests(since, is_begun)) => {
                 let repeat = repeat.filter(|_| !is_begun);
@@ -215,7 +214,7 @@ impl<'a> Exchange<'a, '_> {
         terms: ResponseTerms<'_>,
     ) -> Result<ExchangeEnd, Failure> {
         let authority = parts.uri.authority().ok_or(NO_EXCHANGE)?;
-        let request = UpstreamRequest {
+        let mut request = UpstreamRequest {
             parts,
             host: authority.as_str(),
             body: BodyCodings::default(),
@@ -226,7 +225,7 @@ impl<'a> Exchange<'a, '_> {
             again: true,
             needs_http1: false,
         };
-        self.ask_and_pass(request, terms).await?.ok_or(NO_FIT)
+        self.ask_and_pass(&mut request, &terms).await?.ok_or(NO_FIT)
     }
 
     /// Returns what the response needs to know about a request that rested, by the rule that it has
@@ -255,8 +254,8 @@ impl Exchange<'_, '_> {
     }
 
     /// True if the exchange may rest where it is.
-    fn may_rest(&self, Passing { upstream, upload, download }: &Passing<'_>) -> bool {
-        let (may_rest, received) = match upstream {
+    fn may_rest(&self, Passing { found, upload, download, .. }: &Passing<'_>) -> bool {
+        let (may_rest, received) = match &found.upstream {
             Upstream::Http1(one) => (one.may_rest(false), &one.received[..]),
             Upstream::Http2(two) => (two.may_rest(), &[][..]),
         };
@@ -297,7 +296,7 @@ impl Exchange<'_, '_> {
     }
 
     /// True if a request that waits for its response rests now. Nothing has moved since then.
-    pub(super) fn rests_before_head(&self, asked: &SentRequest<'_>, since: Instant) -> bool {
+    pub(super) fn rests_before_head(&self, asked: &Passing<'_>, since: Instant) -> bool {
         let is_leaving = self.served.http.engine.rests_at_once();
         // Most requests wait for less.
         if !is_leaving && !self.stream.is_late() {
@@ -312,7 +311,7 @@ impl Exchange<'_, '_> {
     /// True if a request may rest before its response: its upstream has received all of it that
     /// came. The first of a body, which HTTP/2 to upstreams keeps, is not kept: an upstream that
     /// does not process a request says so before.
-    fn may_rest_before_head(&self, SentRequest { found, upload, .. }: &SentRequest<'_>) -> bool {
+    fn may_rest_before_head(&self, Passing { found, upload, .. }: &Passing<'_>) -> bool {
         let may_rest = match &found.upstream {
             Upstream::Http1(one) => one.may_rest(false) && one.received.is_empty() && one.takes(),
             Upstream::Http2(two) => two.may_rest(),
@@ -337,7 +336,7 @@ impl Exchange<'_, '_> {
         RestingRequest { asked, since, repeat }: RestingRequest<'_>,
         wanted: &RequestCodings,
     ) -> Result<ExchangeEnd, Failure> {
-        let SentRequest { found, upload, .. } = asked;
+        let Passing { found, upload, .. } = asked;
         let idle_max = self.idle_max(upload.done);
         let rest = upload.rest().ok_or(NO_EXCHANGE)?;
         // Its bytes are counted before its upstream's socket is taken.
@@ -350,9 +349,10 @@ impl Exchange<'_, '_> {
     /// Takes apart an exchange that rests.
     pub(super) fn rest(
         &mut self,
-        Passing { mut upstream, upload, mut download }: Passing<'_>,
+        Passing { found, upload, mut download, .. }: Passing<'_>,
         since: Instant,
     ) -> Result<ExchangeEnd, Failure> {
+        let FoundUpstream { mut upstream, chosen, .. } = found;
         let step = match (rest_websocket(&upload, &mut download), &mut upstream) {
             (Some(websocket), _) => {
                 let idle_timeout = self.served.http.shared.config.limits.idle_timeout;
@@ -368,7 +368,7 @@ impl Exchange<'_, '_> {
                 (RestingState::PassesDown(upload, download), self.idle_max(false))
             }
         };
-        self.leave(upstream, since, step)
+        Ok(self.leave(upstream, since, step)?.counted_at(chosen))
     }
 
     /// Leaves an exchange at this step, and how long nothing of it may move.

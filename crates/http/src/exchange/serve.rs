@@ -5,11 +5,9 @@ use bytes::Bytes;
 use eyelet_compress::fields::lists;
 use http::{HeaderMap, Method, StatusCode, header, request, response};
 
-use super::ask::{Answered, AskResult, NO_FIT, ResponseTerms, RestingRequest, SentRequest};
+use super::ask::{Answered, AskResult, NO_FIT, ResponseTerms, RestingRequest};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
-use super::passing::Passing;
-use super::transfer::Download;
 use super::{Exchange, request_body, room, websocket};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::{Failure, status};
@@ -52,7 +50,7 @@ pub async fn exchange(
     if spare {
         give_back(std::mem::take(&mut request.headers));
     }
-    end.of(log_entry)
+    end.of(&mut log_entry)
 }
 
 /// Why a request is refused before any rule or upstream is asked.
@@ -122,7 +120,7 @@ impl<'a> Exchange<'a, '_> {
         };
         let coded = request_body::coded(served, request, length, host);
         let body = BodyCodings { coded: coded.as_deref(), decoded_from };
-        let asked = UpstreamRequest {
+        let mut asked = UpstreamRequest {
             parts: request,
             body,
             host,
@@ -134,22 +132,23 @@ impl<'a> Exchange<'a, '_> {
         };
         let _counted = room::take_request(served, self.stream, request)?;
         let (origin, switch) = (origin.as_ref(), switch.as_ref());
-        let end = self.ask_and_pass(asked, ResponseTerms::new(&wanted, origin, switch)).await?;
+        let terms = ResponseTerms::new(&wanted, origin, switch);
+        let end = self.ask_and_pass(&mut asked, &terms).await?;
         if let Some(end) = end {
             return Ok(end);
         }
         let Some(parts) = compressors.again(&mut wanted, request) else { return Err(NO_FIT) };
-        let asked = UpstreamRequest { parts: &parts, ..asked };
-        let again = self.ask_and_pass(asked, ResponseTerms::new(&wanted, origin, switch));
-        Box::pin(again).await?.ok_or(NO_FIT)
+        let mut asked = UpstreamRequest { parts: &parts, again, needs_http1, ..asked };
+        let terms = ResponseTerms::new(&wanted, origin, switch);
+        Box::pin(self.ask_and_pass(&mut asked, &terms)).await?.ok_or(NO_FIT)
     }
 
     /// Asks an upstream and passes its response on. `None`: nothing was passed on, because the
     /// response does not fit the client; the request may be made again.
     pub(super) async fn ask_and_pass(
         &mut self,
-        request: UpstreamRequest<'_>,
-        terms: ResponseTerms<'_>,
+        request: &mut UpstreamRequest<'_>,
+        terms: &ResponseTerms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
         let mut sent = None;
         match self.ask(request, terms, &mut sent).await? {
@@ -171,12 +170,9 @@ impl<'a> Exchange<'a, '_> {
         &mut self,
         Answered { asked, mut head }: Answered<'_, 'a>,
         fields_asked: &HeaderMap,
-        ResponseTerms { wanted, origin, switch, .. }: ResponseTerms<'_>,
+        &ResponseTerms { wanted, origin, switch, .. }: &ResponseTerms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
         let served = self.served;
-        let SentRequest { found, upload, .. } = asked.take().ok_or(NO_FIT)?;
-        // The exchange counts as open at its upstream as long as `at` lives.
-        let FoundUpstream { upstream, index, chosen: at } = found;
         let (status, is_multiplexed) = (head.status(), self.stream.is_multiplexed());
         let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
         let (mut chosen, mut counted) = (None, None);
@@ -195,6 +191,7 @@ impl<'a> Exchange<'a, '_> {
             originate::to_client(origin, &mut head.headers);
         }
         if is_switch {
+            let FoundUpstream { upstream, chosen: at, .. } = asked.take().ok_or(NO_FIT)?.found;
             let end = Box::pin(self.switched(head.into_parts()?, upstream, chosen)).await?;
             return Ok(Some(end.counted_at(at)));
         }
@@ -202,12 +199,11 @@ impl<'a> Exchange<'a, '_> {
             // A 2xx would tell an HTTP/2 client that the protocols were switched.
             return Err(ResponseFault::Unasked.into());
         }
-        if !upload.done || served.why_last().is_some() {
+        let passing = asked.as_mut().ok_or(NO_FIT)?;
+        if !passing.upload.done || served.why_last().is_some() {
             self.stream.close_after();
         }
-        let download = Download::new(self.written, head.length());
-        let mut slot = Some(Passing { upstream, upload, download });
-        let Some(passing) = &mut slot else { return Ok(None) };
+        passing.download.begin(head.length());
         let coding = self.choose_coding(passing, wanted, &mut head).await?;
         let Some(length) = coding else { return Ok(None) };
         if let (None, ReceivedHead::Fields(response)) = (&counted, &head) {
@@ -215,9 +211,9 @@ impl<'a> Exchange<'a, '_> {
             counted = Some(room::take_response(served, &response.parts)?);
         }
         self.begin(passing, (head, length)).await;
-        let end = self.pass_on(&mut slot, Some(index), None).await?;
+        let end = self.pass_on(asked, None).await?;
         drop(counted);
-        Ok(Some(end.counted_at(at)))
+        Ok(Some(end))
     }
 
     pub(super) async fn fail(&mut self, method: &Method, failure: Failure) -> ExchangeEnd {

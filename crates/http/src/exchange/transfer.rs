@@ -316,8 +316,8 @@ pub struct Download<'a> {
     boundary: Boundary,
     /// Why it is not coded, if it rested: its coder did not.
     why_not: Option<&'static str>,
-    /// It rests: it is counted when it ends.
-    rests: bool,
+    /// True from its response's head on, unless it rests: it is counted when it ends.
+    has_begun: bool,
     /// Bytes taken from the upstream, and bytes given to the client.
     pub taken: u64,
     given: u64,
@@ -329,11 +329,11 @@ pub struct Download<'a> {
 }
 
 impl<'a> Download<'a> {
-    /// A body of this length.
-    pub fn new(counts: &'a Written<'a>, length: Length) -> Self {
+    /// The body of a response whose head is not here yet.
+    pub fn new(counts: &'a Written<'a>) -> Self {
         let http = counts.http();
         Self {
-            decoder: Decoder::new(length),
+            decoder: Decoder::new(Length::Empty),
             first: Bytes::new(),
             first_end: None,
             decoding: None,
@@ -344,7 +344,7 @@ impl<'a> Download<'a> {
             cut_short: false,
             boundary: Boundary::Unknown,
             why_not: None,
-            rests: false,
+            has_begun: false,
             taken: 0,
             given: 0,
             counts,
@@ -352,6 +352,11 @@ impl<'a> Download<'a> {
             counted: Counted::new(&http.engine.process.budget, 0),
             pass_max: QUEUED_BYTES_MAX,
         }
+    }
+
+    /// Begins a body of this length.
+    pub fn begin(&mut self, length: Length) {
+        (self.decoder, self.has_begun) = (Decoder::new(length), true);
     }
 
     /// Returns how many bytes of the body may be in flight now, at most `max`.

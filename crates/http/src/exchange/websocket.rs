@@ -118,9 +118,10 @@ fn leave(
 /// rested.
 pub async fn copy(
     Exchange { served, stream, .. }: &mut Exchange<'_, '_>,
-    Passing { upstream, upload: up, download: down }: &mut Passing<'_>,
+    Passing { found, upload: up, download: down, .. }: &mut Passing<'_>,
     since: Option<Instant>,
 ) -> Result<Option<Instant>, Failure> {
+    let upstream = &mut found.upstream;
     let idle_timeout = served.http.shared.config.limits.idle_timeout;
     // The end of a side that rested is passed on.
     let (mut up_over, mut down_over) = (up.done, down.has_ended());

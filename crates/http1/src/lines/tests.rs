@@ -13,7 +13,7 @@ const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 /// The fields as this reader finds them, if it accepts all lines and their values.
 fn read(fields: &[u8], spaces: bool) -> Option<Lines> {
     let lines = FieldLines::new(fields, 0, spaces).map(|line| {
-        let FieldLine { name, role, value } = line.ok()?;
+        let FieldLine { name, role, value, .. } = line.ok()?;
         // The type checks what the reader leaves.
         let value = http::HeaderValue::from_bytes(&fields[value]).ok()?;
         assert_eq!(role, role_of(name.as_str()), "{name}");

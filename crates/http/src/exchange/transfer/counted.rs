@@ -21,7 +21,7 @@ impl Download<'_> {
 /// However the exchange ends, also where a drain drops its task.
 impl Drop for Download<'_> {
     fn drop(&mut self) {
-        if !self.rests {
+        if self.has_begun {
             self.counts.note_coded(self.coding_info());
         }
     }

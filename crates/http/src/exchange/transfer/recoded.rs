@@ -11,8 +11,8 @@ use eyelet_upstream::Upstream;
 
 impl Upload<'_> {
     /// Has the body pass through this coding.
-    pub fn recode(&mut self, coding: Option<RequestCoding>) {
-        self.recoded = coding.map(Box::new);
+    pub fn recode(&mut self, coding: Option<Box<RequestCoding>>) {
+        self.recoded = coding;
     }
 
     /// Bytes by which the body's progress is seen. A block of a coded one may come for minutes

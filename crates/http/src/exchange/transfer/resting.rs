@@ -44,15 +44,13 @@ impl<'a> Upload<'a> {
 impl<'a> Download<'a> {
     /// The download of a body that rested.
     pub fn resumed(counts: &'a Written<'a>, resting: &RestingDownload) -> Option<Self> {
-        let mut download = Self::new(counts, Length::Empty);
+        let mut download = Self::new(counts);
         let (place, extension_bytes) = resting.place;
-        // Until then it is none: it is counted once it goes on.
-        download.rests = true;
         download.decoder = Decoder::at(place, extension_bytes)?;
         download.boundary = resting.boundary();
         download.why_not = resting.why_not.map(WhyNot::text);
         (download.taken, download.given) = (resting.passed, resting.passed);
-        download.rests = false;
+        download.has_begun = true;
         Some(download)
     }
 
@@ -74,7 +72,7 @@ impl<'a> Download<'a> {
             Boundary::Unknown | Boundary::Frames(_) => None,
         };
         let why_not = self.coding_info().why_not.and_then(WhyNot::of_text);
-        self.rests = true;
+        self.has_begun = false;
         Some(RestingDownload { place, received, events, passed: self.taken, why_not })
     }
 }
@@ -82,7 +80,7 @@ impl<'a> Download<'a> {
 /// Returns what rests of a WebSocket. `None`: it is none.
 pub fn rest_websocket(up: &Upload<'_>, down: &mut Download<'_>) -> Option<RestingWebSocket> {
     let frames = [up.boundary.frames()?, down.boundary.frames()?];
-    down.rests = true;
+    down.has_begun = false;
     let ended = match (up.done, down.ended) {
         (true, _) => Some(EndedSide::Client),
         (false, true) => Some(EndedSide::Upstream),
@@ -102,7 +100,8 @@ pub fn resumed_websocket<'a>(
         }
         Some(EndedSide::Client) => Upload::resumed(counts, RestingUpload::Sent),
     };
-    let mut download = Download::new(counts, Length::UntilClose);
+    let mut download = Download::new(counts);
+    download.begin(Length::UntilClose);
     upload.follow(Boundary::Frames(up));
     download.follow(Boundary::Frames(down));
     (download.taken, download.given) = (passed, passed);
