@@ -21,6 +21,7 @@ use super::spare_heads::recycle;
 
 pub use super::authority::{read_authority, read_shared_authority, split_port};
 pub use super::lines::{FieldRole, FieldRoles, is_token};
+pub use super::scanner::{BareLf, Scanner};
 pub use super::spares::{FIELDS_ADDED, SPARE_FIELDS_MAX, forget_unused, give_back, spare_fields};
 
 /// Most fields of a request: Apache and hyper allow as many.
@@ -85,60 +86,6 @@ pub struct Response {
     pub keep_alive: bool,
     /// The roles of its fields.
     pub roles: FieldRoles,
-}
-
-/// Finds where a head ends, whatever the sizes of the reads.
-#[derive(Debug, Default)]
-pub struct Scanner {
-    at: usize,
-    line: usize,
-    /// Lines before the last one, which is empty.
-    lines: usize,
-}
-
-/// A line that ends in LF alone. Readers differ on whether it ends a field (RFC 9112 2.2).
-#[derive(Debug, PartialEq, Eq)]
-pub struct BareLf;
-
-impl Scanner {
-    /// True if it has read nothing of a head.
-    pub fn is_new(&self) -> bool {
-        self.at == 0
-    }
-
-    /// The length of the head, or `None` if more bytes are needed. `bytes` extends the last call's.
-    pub fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, BareLf> {
-        while let Some(offset) = find_lf(&bytes[self.at..]) {
-            let lf = self.at + offset;
-            if lf == self.line || bytes[lf - 1] != b'\r' {
-                return Err(BareLf);
-            }
-            let empty = lf == self.line + 1;
-            // One empty line before a request line is ignored (RFC 9112 2.2).
-            if empty && self.line > 0 {
-                return Ok(Some(lf + 1));
-            }
-            (self.at, self.line) = (lf + 1, lf + 1);
-            self.lines += 1;
-        }
-        self.at = bytes.len();
-        Ok(None)
-    }
-
-    /// Finds the end likewise, but LF alone also ends a line, as RFC 9112 2.2 permits.
-    pub fn lenient_end(&mut self, bytes: &[u8]) -> Option<usize> {
-        while let Some(offset) = find_lf(&bytes[self.at..]) {
-            let lf = self.at + offset;
-            let is_empty = matches!(bytes[self.line..lf], [] | [b'\r']);
-            if is_empty && self.line > 0 {
-                return Some(lf + 1);
-            }
-            (self.at, self.line) = (lf + 1, lf + 1);
-            self.lines += 1;
-        }
-        self.at = bytes.len();
-        None
-    }
 }
 
 /// Takes a request's head off the front of `buffer`; `None` if it is incomplete.

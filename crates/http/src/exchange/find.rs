@@ -56,6 +56,14 @@ pub struct FoundUpstream {
 }
 
 impl FoundUpstream {
+    fn new(
+        upstream: Upstream,
+        index: usize,
+        balanced: Option<(&Arc<Group>, &Arc<Member>)>,
+    ) -> Self {
+        Self { upstream, index: Some(index), chosen: balanced.map(Chosen::new) }
+    }
+
     /// An upstream that is not kept for other requests.
     pub fn once(upstream: Upstream) -> Self {
         Self { upstream, index: None, chosen: None }
@@ -64,7 +72,7 @@ impl FoundUpstream {
     /// The stream of a request that was asked before its turn. Its route has one upstream.
     pub fn asked(served: &ServedConnection, upstream: Upstream) -> Self {
         let balanced = served.route().ok().and_then(|route| route.target(0)?.balanced);
-        Self { upstream, index: Some(0), chosen: balanced.map(Chosen::new) }
+        Self::new(upstream, 0, balanced)
     }
 }
 
@@ -133,8 +141,7 @@ impl Exchange<'_, '_> {
             let shelf = target.shelf;
             let found = |upstream| {
                 wake(&route.shelf, held.as_ref());
-                let chosen = target.balanced.map(Chosen::new);
-                FoundUpstream { upstream, index: Some(index), chosen }
+                FoundUpstream::new(upstream, index, target.balanced)
             };
             let in_vain = dials.in_vain(index, shelf);
             if let Some(kept) = target.take(http, request, want.idle) {
