@@ -4,7 +4,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod asked;
 mod clients;
 mod ends;
 mod ground;
