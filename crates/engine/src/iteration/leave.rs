@@ -51,10 +51,11 @@ impl Iterations {
         let (mut waiting, mut must_drain) = (Vec::new(), false);
         loop {
             if waiting.is_empty() && !must_drain {
+                waiting = search.next(&worker);
                 if search.is_rousing() {
+                    // Those of the next batch come to rest while this one is on its way.
                     self.rouse(&mut search).await?;
                 }
-                waiting = search.next(&worker);
             }
             if waiting.is_empty() {
                 // The others may still need this worker: the process serves on if the new one dies.

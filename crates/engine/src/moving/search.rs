@@ -186,3 +186,52 @@ impl Search {
         let _ = self.batches.try_send(leaving);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::mpsc::sync_channel;
+    use std::task::{Wake, Waker};
+
+    use super::*;
+    use crate::park::tests::terminated;
+    use crate::table::{Slot, SlotState, Waits};
+    use crate::testing::worker;
+
+    #[derive(Default)]
+    struct Told(AtomicUsize);
+
+    impl Wake for Told {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Those of a batch at a time, and at the end all that have not come to rest.
+    #[test]
+    fn active_connections_are_told_to_rest_a_batch_at_a_time() {
+        const FEW: usize = 10;
+        const ALL: usize = 2 * ROUSED_MAX + FEW;
+        let (worker, told) = (worker(), Arc::<Told>::default());
+        for _ in 0..ALL {
+            terminated(&worker);
+            let mut table = worker.table.borrow_mut();
+            let key = table.insert(eyelet_sys::socket::pair().unwrap().0, false);
+            if let Some(Slot { state: SlotState::Active { waits, .. }, .. }) = table.slot(key) {
+                *waits = Waits::Task(Waker::from(told.clone()));
+            }
+        }
+        let mut search = Search::new(sync_channel(1).0, BATCH_DESCRIPTORS_MAX);
+        for (has_others, all_told) in [(true, ROUSED_MAX), (true, 2 * ROUSED_MAX), (false, 2 * ALL)]
+        {
+            assert!(search.is_rousing());
+            assert_eq!(search.rouse(&worker), has_others);
+            assert_eq!(told.0.load(Relaxed), all_told);
+        }
+        assert!(!search.is_rousing() && !search.rouse(&worker));
+        assert_eq!(told.0.load(Relaxed), 2 * ALL);
+    }
+}

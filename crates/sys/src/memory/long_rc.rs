@@ -2,6 +2,7 @@
 //! would be in the common heap.
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
@@ -30,8 +31,7 @@ impl<T> LongRc<T> {
 
     /// Returns the value if this is its only owner.
     pub fn into_inner(self) -> Option<T> {
-        let owned = self.give_up();
-        std::mem::forget(self);
+        let owned = ManuallyDrop::new(self).give_up();
         owned.map(|owned| LongBox::into_inner(owned).value)
     }
 
