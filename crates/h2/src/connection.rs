@@ -473,6 +473,13 @@ impl H2Connection {
         self.spare_head = head.emptied();
     }
 
+    /// Gives up the memory that is kept for the next heads and streams.
+    pub fn shrink(&mut self) {
+        self.spare_head = None;
+        self.streams.shrink();
+        self.decoder.shrink();
+    }
+
     /// A stream as it begins.
     pub(crate) fn add_stream(&mut self, id: u32, sending: Sending, receiving: Receiving) {
         self.last_stream = id;

@@ -125,6 +125,11 @@ impl H2Streams {
         Some(stream)
     }
 
+    /// Gives up the room for further streams.
+    pub(crate) fn shrink(&mut self) {
+        self.all.shrink_to_fit();
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &H2Stream> {
         self.all.iter()
     }

@@ -37,7 +37,7 @@ pub const UPSTREAM_HTTP2_BYTES: usize = 12 << 10;
 /// Bytes that a stream to an upstream counts: its state, and typical heads both ways.
 pub const UPSTREAM_STREAM_BYTES: usize = 16 << 10;
 /// Bytes that it counts while its exchange rests: its state alone. A test of `upstream` bounds it.
-pub const UPSTREAM_RESTING_BYTES: usize = 512;
+pub const UPSTREAM_RESTING_BYTES: usize = 384;
 /// Bytes that a connection to an upstream counts: the runtime's part.
 pub const UPSTREAM_BYTES: usize = 1 << 10;
 /// The same with TLS: keys and buffers, too.

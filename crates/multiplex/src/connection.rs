@@ -76,6 +76,13 @@ impl<S: StreamRole> Multiplexed<S> {
         self.streams.get_mut(at)
     }
 
+    /// Gives up the memory that only traffic needs: all streams rest.
+    pub fn shrink(&mut self) {
+        self.streams.shrink_to_fit();
+        self.h2.shrink();
+        self.out.shrink();
+    }
+
     /// Bytes of memory of data that waits for the streams' tasks.
     pub fn memory(&self) -> usize {
         self.memory

@@ -137,6 +137,13 @@ impl FrameQueue {
         self.pieces_held + self.tail.capacity() + self.pieces.capacity() * size_of::<Piece>()
     }
 
+    /// Gives up the memory that is kept for the next frames, if nothing waits.
+    pub fn shrink(&mut self) {
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
     /// Drops all that waits: nobody reads it.
     pub fn clear(&mut self) {
         *self = Self { taken: self.taken, ..Self::default() };

@@ -4,13 +4,14 @@
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use eyelet_multiplex::FrameQueue;
+use eyelet_sys::memory::long_rc::LongRc;
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep};
 
@@ -33,8 +34,9 @@ pub type SocketPlace = Rc<RefCell<Option<DrivenSocket>>>;
 
 /// Drives a connection to its end, until the upstream seems to be gone, or until it leaves: its
 /// socket is taken from its place then.
-pub async fn drive(link: Rc<RefCell<Link>>, place: SocketPlace) {
-    let mut ping_timer = PingTimer::new();
+pub async fn drive(link: LongRc<RefCell<Link>>, place: SocketPlace) {
+    let ping_due = pin!(sleep(PING_AFTER));
+    let mut ping_timer = PingTimer::new(ping_due);
     let end = poll_fn(|task| {
         let link = &mut *link.borrow_mut();
         let Some(driven) = &mut *place.borrow_mut() else { return Poll::Ready(None) };
@@ -156,18 +158,18 @@ fn poll_read(
 }
 
 /// Pings a silent upstream.
-struct PingTimer {
+struct PingTimer<'a> {
     /// Since when a ping is unanswered and nothing was read.
     asked: Option<Instant>,
     /// True if the last bytes are on their way.
     is_leaving: bool,
     /// The time of the next check, at the latest.
-    due: Pin<Box<Sleep>>,
+    due: Pin<&'a mut Sleep>,
 }
 
-impl PingTimer {
-    fn new() -> Self {
-        Self { asked: None, is_leaving: false, due: Box::pin(sleep(PING_AFTER)) }
+impl<'a> PingTimer<'a> {
+    fn new(due: Pin<&'a mut Sleep>) -> Self {
+        Self { asked: None, is_leaving: false, due }
     }
 
     /// Ready when the upstream seems to be gone and ending the connection loses nothing.

@@ -34,6 +34,7 @@ use eyelet_memory::budget::{
     Budget, Counted, UPSTREAM_HTTP2_BYTES, UPSTREAM_RESTING_BYTES, UPSTREAM_STREAM_BYTES,
 };
 use eyelet_multiplex::fields::header_fields;
+use eyelet_sys::memory::long_rc::LongRc;
 use eyelet_telemetry::reason::{Detail, Peer, Reason};
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
@@ -58,7 +59,7 @@ pub struct Http2Connection {
     /// The terms that it has agreed on, if it is by TLS.
     pub tls: Option<Arc<UpstreamTlsInfo>>,
     budget: Arc<Budget>,
-    link: Rc<RefCell<Link>>,
+    link: LongRc<RefCell<Link>>,
     /// Its socket, which its task owns.
     place: Weak<RefCell<Option<DrivenSocket>>>,
     scheme: Scheme,
@@ -102,7 +103,7 @@ impl Http2Connection {
     fn driven(link: Link, socket: Socket, name: Arc<str>, descriptor: Descriptor) -> Self {
         let budget = descriptor.0.process.budget.clone();
         let counted = Counted::new(&budget, UPSTREAM_HTTP2_BYTES + socket.bytes());
-        let (tls, link) = (socket.tls_info(), Rc::new(RefCell::new(link)));
+        let (tls, link) = (socket.tls_info(), LongRc::new(RefCell::new(link)));
         let driven = DrivenSocket { socket, is_writable: true, held: (descriptor, counted) };
         let place: SocketPlace = Rc::new(RefCell::new(Some(driven)));
         let connection = Self {
@@ -311,10 +312,7 @@ impl Http2Exchange {
     pub fn rests(&mut self, waker: ParkedWaker) {
         self.counted.set(UPSTREAM_RESTING_BYTES);
         self.bursts = Bursts::default();
-        match self.connection.link.borrow_mut().mux.find(self.stream) {
-            Some(stream) => stream.rests(waker),
-            None => waker.wake(),
-        }
+        self.connection.link.borrow_mut().rests(self.stream, waker);
     }
 
     /// Goes on in a task.

@@ -377,7 +377,7 @@ impl Link {
         let before = stream.held();
         let trailers = stream.trailers.take();
         self.fields_held -= before - stream.held();
-        trailers
+        trailers.map(|trailers| *trailers)
     }
 
     /// Forgets the stream of an exchange that has ended. Returns whether it had to be reset.

@@ -41,8 +41,8 @@ pub struct LinkStream {
     begin: Option<u64>,
     /// Heads, and whether the message ends there.
     heads: VecDeque<(MessageHead, bool)>,
-    /// The trailers of a response that is whole.
-    pub trailers: Option<HeaderFields>,
+    /// The trailers of a response that is whole. Boxed, because a stream at rest has none.
+    pub trailers: Option<Box<HeaderFields>>,
     /// The way in which it has ended. What has arrived before can still be taken.
     end: Option<StreamEnd>,
     /// True if the upstream takes no more of the request.
@@ -132,7 +132,7 @@ impl LinkStream {
 
     /// Bytes of memory of heads and trailers that wait.
     pub fn held(&self) -> usize {
-        self.heads_held + self.trailers.as_ref().map_or(0, fields_held)
+        self.heads_held + self.trailers.as_deref().map_or(0, fields_held)
     }
 
     /// Adds a head. Returns whether there was room for it.
@@ -152,7 +152,7 @@ impl LinkStream {
 
     /// Adds the trailers, which end the response.
     pub fn push_trailers(&mut self, fields: HeaderFields) {
-        self.trailers = Some(fields);
+        self.trailers = Some(Box::new(fields));
         self.ends(StreamEnd::Whole);
     }
 
@@ -163,6 +163,10 @@ impl LinkStream {
         match (self.heads.pop_front(), self.end) {
             (Some((head, is_last)), _) => {
                 self.heads_held -= head_held(&head);
+                if self.heads.is_empty() {
+                    // Most responses have one head. The room for it would stay with the stream.
+                    self.heads = VecDeque::new();
+                }
                 Poll::Ready(Ok((head, is_last)))
             }
             (None, Some(end)) => Poll::Ready(Err(end)),

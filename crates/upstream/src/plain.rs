@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
+use eyelet_sys::memory::long_rc::LongRc;
 use eyelet_sys::socket;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
@@ -21,7 +22,7 @@ use eyelet_resolve::connect::Connected;
 /// A connected socket. A clone is the same socket: see [`Plain::read_now`] and
 /// [`Plain::write_now`].
 #[derive(Clone)]
-pub struct Plain(Rc<Registered>);
+pub struct Plain(LongRc<Registered>);
 
 struct Registered {
     registration: Registration,
@@ -36,7 +37,7 @@ impl Plain {
             Some(registration) => registration,
             None => Registration::new(worker, &socket)?,
         };
-        Ok(Self(Rc::new(Registered { registration, socket })))
+        Ok(Self(LongRc::new(Registered { registration, socket })))
     }
 
     /// Has the first read ask the kernel, and not wait for an event.
@@ -46,7 +47,7 @@ impl Plain {
 
     /// Returns the socket alone, without its registration. An error if it has clones.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
-        let Some(Registered { registration, socket }) = Rc::into_inner(self.0) else {
+        let Some(Registered { registration, socket }) = self.0.into_inner() else {
             return Err(io::ErrorKind::ResourceBusy.into());
         };
         registration.end(socket)

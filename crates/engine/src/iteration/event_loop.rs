@@ -75,7 +75,7 @@ pub async fn others_first() {
 
 /// Lets the tasks that an iteration woke run, and those that they deferred: otherwise new input
 /// would be read between two halves of a batch of writes. Bounded, because parked connections wait.
-async fn until_written() {
+pub(super) async fn until_written() {
     let mut behind_all = tokio::task::spawn_local(others_first());
     let mut returns = 0;
     poll_fn(|task| {

@@ -11,12 +11,16 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::departure::{BatchAnswer, Departure};
 use crate::iteration::accept::LAST_ACCEPT_TIME;
-use crate::iteration::event_loop::{Iterations, cut_all, others_first};
+use crate::iteration::event_loop::{Iterations, cut_all, others_first, until_written};
 use crate::moving::batch::{self, PLACED_AT_ONCE};
 use crate::moving::parcel::Parcel;
 use crate::moving::search::Search;
 use crate::shedding::retired;
 use crate::worker::{Order, WorkerOrders};
+
+/// Rounds of the runtime in which a connection that was told to rest does so: HTTP/2's tells its
+/// streams in the first one, and has their answers in the second.
+const ROUSED_ROUNDS: usize = 2;
 
 /// Orders to a worker that leaves.
 enum HandoverEvent {
@@ -42,14 +46,16 @@ impl Iterations {
         let mut sockets = Some(worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME));
         drop(kept);
         worker.moving.is_leaving.set(true);
-        worker.moving.is_awaited.set(true);
         worker.moving.reads_below.set(reads_below);
-        batch::wake_active(&worker);
         let mut search = Search::new(&worker, batches, descriptors_max);
         let (mut waiting, mut must_drain) = (Vec::new(), false);
         loop {
             if waiting.is_empty() && !must_drain {
                 waiting = search.next(&worker);
+                if search.is_rousing() {
+                    // Those of the next batch come to rest while this one is on its way.
+                    self.rouse(&mut search).await?;
+                }
             }
             if waiting.is_empty() {
                 // The others may still need this worker: the process serves on if the new one dies.
@@ -93,6 +99,19 @@ impl Iterations {
                 }
             }
         }
+    }
+
+    /// Has the next active connections rest. The last ones are told, too, so that what could not
+    /// rest does so as soon as it can.
+    async fn rouse(&mut self, search: &mut Search) -> io::Result<()> {
+        self.worker.moving.is_awaited.set(true);
+        let has_others = search.rouse(&self.worker);
+        for _ in 0..ROUSED_ROUNDS {
+            self.next(pin!(ready(()))).await?;
+            until_written().await;
+        }
+        self.worker.moving.is_awaited.set(!has_others);
+        Ok(())
     }
 
     /// Places the connections of a batch that the other process has not taken.

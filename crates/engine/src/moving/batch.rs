@@ -195,12 +195,18 @@ fn keep_large(worker: &Rc<Worker>, parcel: Parcel) {
 pub fn wake_active(worker: &Rc<Worker>) {
     let keys = worker.table.borrow().keys();
     for key in keys {
-        if let Some(Slot { state: SlotState::Active { waits, .. }, .. }) =
-            worker.table.borrow_mut().slot(key)
-        {
-            worker.run_queue.wake(waits, key);
-        }
+        wake_one(worker, key);
     }
+}
+
+/// Resumes a connection if it is active. Returns whether it is.
+pub fn wake_one(worker: &Worker, key: Key) -> bool {
+    let mut table = worker.table.borrow_mut();
+    let Some(Slot { state: SlotState::Active { waits, .. }, .. }) = table.slot(key) else {
+        return false;
+    };
+    worker.run_queue.wake(waits, key);
+    true
 }
 
 /// Counts the connections and groups of a batch, as far as its lengths match its bytes.

@@ -25,6 +25,8 @@ pub struct Search {
     staying: Staying,
     /// Slots that it has looked at in vain since it began anew.
     looked: u32,
+    /// The slots whose connections were told to rest. `None`: all were.
+    roused: Option<u32>,
     state: Searching,
 }
 
@@ -45,6 +47,12 @@ enum Searching {
 /// After so long a batch takes no more connections, because the worker's others wait meanwhile: a
 /// tenth of the pause that an upgrade may cost them.
 const BATCH_TIME: Duration = Duration::from_millis(5);
+/// Active connections that are told to rest at a time: those of a batch. The others are served as
+/// before. Each byte of one that rests wakes it, so all of them together would keep the worker busy
+/// until the last one has moved.
+const ROUSED_MAX: usize = BATCH_DESCRIPTORS_MAX / CONNECTION_DESCRIPTORS;
+/// Slots that are looked at for them at once.
+const ROUSED_SLOTS: u32 = 4096;
 /// Searches that found nothing, after which all that was parked has left.
 const EMPTY_SEARCHES: u32 = 2;
 /// Slots that a search looks at once all has left: what is parked later may wait for a few seconds,
@@ -58,7 +66,32 @@ impl Search {
         worker.moving.large.take();
         let descriptors_max = descriptors_max.clamp(CONNECTION_DESCRIPTORS, BATCH_DESCRIPTORS_MAX);
         let (at, state, staying) = (Instant::now(), Searching::Empty(0), Staying::new());
-        Self { at, batches, descriptors_max, staying, looked: 0, state }
+        Self { at, batches, descriptors_max, staying, looked: 0, roused: Some(0), state }
+    }
+
+    /// True if there may be active connections that were not told to rest.
+    pub fn is_rousing(&self) -> bool {
+        self.roused.is_some() && matches!(self.state, Searching::Empty(_))
+    }
+
+    /// Wakes the next active connections, which find out that they are to rest. Returns whether
+    /// there are others.
+    pub fn rouse(&mut self, worker: &Rc<Worker>) -> bool {
+        let Some(begin) = self.roused else { return false };
+        let slots = worker.table.borrow().slots();
+        let end = slots.min(begin.saturating_add(ROUSED_SLOTS));
+        let (mut next, mut count) = (begin, 0);
+        while next < end && count < ROUSED_MAX {
+            let key = worker.table.borrow().key_at(next);
+            count += usize::from(key.is_some_and(|key| batch::wake_one(worker, key)));
+            next += 1;
+        }
+        self.roused = Some(next).filter(|next| *next < slots);
+        if self.roused.is_none() {
+            // Some could not rest when it was their turn.
+            batch::wake_active(worker);
+        }
+        self.roused.is_some()
     }
 
     /// Sends the next batch. Returns what is in it, which waits for the answer. A search that
@@ -92,6 +125,10 @@ impl Search {
                 return Vec::new();
             }
             SearchResult::Nothing => self.looked = 0,
+        }
+        if self.is_rousing() {
+            worker.moving.is_searching.set(true);
+            return Vec::new();
         }
         self.at = Instant::now() + Duration::from_millis(TICK_MS);
         if let Searching::Empty(times) = self.state {
@@ -150,5 +187,54 @@ impl Search {
     fn say(&self, leaving: Leaving) {
         // The queue has room for what each worker sends. A failure shows as the end of the answers.
         let _ = self.batches.try_send(leaving);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::mpsc::sync_channel;
+    use std::task::{Wake, Waker};
+
+    use super::*;
+    use crate::park::tests::terminated;
+    use crate::table::{Slot, SlotState, Waits};
+    use crate::testing::worker;
+
+    #[derive(Default)]
+    struct Told(AtomicUsize);
+
+    impl Wake for Told {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Those of a batch at a time, and at the end all that have not come to rest.
+    #[test]
+    fn active_connections_are_told_to_rest_a_batch_at_a_time() {
+        const FEW: usize = 10;
+        const ALL: usize = 2 * ROUSED_MAX + FEW;
+        let (worker, told) = (worker(), Arc::<Told>::default());
+        for _ in 0..ALL {
+            terminated(&worker);
+            let mut table = worker.table.borrow_mut();
+            let key = table.insert(eyelet_sys::socket::pair().unwrap().0, false);
+            if let Some(Slot { state: SlotState::Active { waits, .. }, .. }) = table.slot(key) {
+                *waits = Waits::Task(Waker::from(told.clone()));
+            }
+        }
+        let mut search = Search::new(sync_channel(1).0, BATCH_DESCRIPTORS_MAX);
+        for (has_others, all_told) in [(true, ROUSED_MAX), (true, 2 * ROUSED_MAX), (false, 2 * ALL)]
+        {
+            assert!(search.is_rousing());
+            assert_eq!(search.rouse(&worker), has_others);
+            assert_eq!(told.0.load(Relaxed), all_told);
+        }
+        assert!(!search.is_rousing() && !search.rouse(&worker));
+        assert_eq!(told.0.load(Relaxed), 2 * ALL);
     }
 }

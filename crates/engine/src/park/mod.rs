@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eyelet_sys::epoll::ENDED;
+use eyelet_sys::memory::blocks::long_any;
 
 use self::rest::{Rest, SETTLE, idle_for, idle_timeout};
 use self::resting::{goes_on_until, has_room_to_wake, wake_bytes};
@@ -107,7 +108,7 @@ pub(crate) fn place(
         queues::queue(&worker.shedding.held, key, &mut slot.position);
     }
     if shared > 0 {
-        table.give_streams(key, shared, Box::new(()));
+        table.give_streams(key, shared, long_any(()));
     }
     table.due_in(key, rest.left(wait, key));
     key

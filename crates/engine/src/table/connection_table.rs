@@ -4,12 +4,12 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use eyelet_sys::epoll::Epoll;
+use eyelet_sys::memory::long_rc::LongRc;
 
 use crate::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
 use crate::table::further::{self, FurtherSocket, FurtherSockets, further_bytes};
@@ -27,7 +27,7 @@ pub struct ConnectionTable {
     slots: Slab<Slot>,
     further: FurtherSockets,
     streams: SharedStreams,
-    shared_sockets: Slab<Rc<SharedSocket>>,
+    shared_sockets: Slab<LongRc<SharedSocket>>,
     wheel: TimerWheel,
     /// Memory of the slots' slab, of further sockets and of shared streams.
     counted: Counted,
@@ -377,8 +377,11 @@ impl ConnectionTable {
     }
 
     /// Registers a socket that belongs to no slot, until [`ConnectionTable::unregister_shared`].
-    pub fn register_shared(&mut self, socket: impl AsFd) -> io::Result<(Key, Rc<SharedSocket>)> {
-        let shared_socket = Rc::new(SharedSocket::connected());
+    pub fn register_shared(
+        &mut self,
+        socket: impl AsFd,
+    ) -> io::Result<(Key, LongRc<SharedSocket>)> {
+        let shared_socket = LongRc::new(SharedSocket::connected());
         let key = self.shared_sockets.insert(shared_socket.clone());
         if let Err(error) = self.epoll.add_stream(socket, Token::Shared(key).encode(), true) {
             self.shared_sockets.remove(key);

@@ -6,10 +6,11 @@ use std::any::Any;
 use std::collections::HashMap;
 
 use eyelet_memory::budget::UPSTREAM_RESTING_BYTES;
+use eyelet_sys::memory::blocks::LongBox;
 use foldhash::fast::RandomState;
 
-/// The streams of one connection, as the program keeps them.
-pub type KeptStreams = Box<dyn Any>;
+/// The streams of one connection, as the program keeps them: in pages for what lives long.
+pub type KeptStreams = LongBox<dyn Any>;
 
 struct Entry {
     count: u32,

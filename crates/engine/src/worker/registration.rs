@@ -8,13 +8,14 @@ use std::rc::Rc;
 use crate::table::SharedSocket;
 use crate::worker::Worker;
 use eyelet_memory::slab::Key;
+use eyelet_sys::memory::long_rc::LongRc;
 
 /// The registration of one socket, as long as this lives.
 pub struct Registration {
     /// The worker whose epoll it is.
     pub worker: Rc<Worker>,
     /// Readiness of the socket, and the task that waits for it.
-    pub socket_state: Rc<SharedSocket>,
+    pub socket_state: LongRc<SharedSocket>,
     key: Key,
 }
 

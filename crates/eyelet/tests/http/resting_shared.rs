@@ -455,7 +455,7 @@ fn a_grpc_stream_at_rest_is_small() {
         names.map(|name| grpc.scene.metric(name))
     };
     // Tasks that wait for a next stream count for a moment. Both have the stream towards the
-    // upstream, of 512 bytes.
+    // upstream, of 384 bytes.
     let each = until("few bytes", || {
         let (few, many) = (bytes(&few), bytes(&many));
         let each = [0, 1].map(|nth| many[nth].saturating_sub(few[nth]) / (COUNTS[1] - COUNTS[0]));

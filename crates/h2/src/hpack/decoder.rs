@@ -113,6 +113,11 @@ impl HpackDecoder {
         Ok(at)
     }
 
+    /// Gives up the memory that it keeps besides the table. No block is under way.
+    pub(crate) fn shrink(&mut self) {
+        self.scratch = Vec::new();
+    }
+
     /// Bytes of memory that it keeps besides the table.
     pub(crate) fn held(&self) -> usize {
         self.scratch.capacity()

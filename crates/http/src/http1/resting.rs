@@ -52,7 +52,7 @@ fn park(
 ) {
     match upstream {
         RestingUpstream::Socket(socket) => client.handle.set_connected(socket),
-        RestingUpstream::Shared(two) => give_shared(&client.handle, vec![two]),
+        RestingUpstream::Shared(two) => give_shared(&client.handle, vec![*two]),
     }
     client.handle.note_idle(idle);
     let preface = std::mem::take(&mut served.preface);
@@ -71,7 +71,7 @@ pub async fn go_on(
     let open = served.info.decided.counted_at.take().map(CountedAt::resumed).unwrap_or_default();
     let name = served.info.decided.upstream.as_ref();
     let name = name.map(|name| name.to_text()).unwrap_or_default().into();
-    let shared = take_shared(&client.handle).pop().map(RestingUpstream::Shared);
+    let shared = take_shared(&client.handle).pop().map(Box::new).map(RestingUpstream::Shared);
     let own = || client.handle.take_upstream().map(RestingUpstream::Socket);
     let (Some(upstream), Some((rested, exchange))) = (shared.or_else(own), exchange) else {
         return none();

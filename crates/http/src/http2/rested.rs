@@ -39,7 +39,7 @@ pub fn take_rested(
     let (settings, mut shared) = (handle.worker.settings(), shared.into_iter());
     for form in forms {
         let upstream = match RestingExchange::is_shared(form.exchange) {
-            true => Some(RestingUpstream::Shared(shared.next()?)),
+            true => Some(RestingUpstream::Shared(Box::new(shared.next()?))),
             false => None,
         };
         let idle = Duration::from_millis(form.idle_ms).saturating_add(slept);

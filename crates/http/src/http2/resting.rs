@@ -140,7 +140,7 @@ impl ServedStreams {
         let mut sockets = Vec::with_capacity(resting.len());
         for (id, stream) in resting {
             match stream.upstream {
-                Some(RestingUpstream::Shared(two)) => shared.push(two),
+                Some(RestingUpstream::Shared(two)) => shared.push(*two),
                 Some(RestingUpstream::Socket(socket)) => sockets.push((id, Some(socket))),
                 None => sockets.push((id, None)),
             }

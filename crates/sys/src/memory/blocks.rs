@@ -3,6 +3,7 @@
 //! bytes.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::any::Any;
 use std::ptr::{NonNull, slice_from_raw_parts_mut, with_exposed_provenance_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,6 +16,14 @@ pub type LongBox<T> = allocator_api2::boxed::Box<T, LongLived>;
 
 /// A vector in such pages.
 pub type LongVec<T> = allocator_api2::vec::Vec<T, LongLived>;
+
+/// Keeps a value of any type in such pages.
+pub fn long_any<T: Any>(value: T) -> LongBox<dyn Any> {
+    let (value, pages) = LongBox::into_raw_with_allocator(LongBox::new_in(value, LongLived));
+    // SAFETY: the value was in a box of this allocator, and nobody else has it. The pointer stays
+    // where it is, and gets the type's table.
+    unsafe { LongBox::from_raw_in(value as *mut dyn Any, pages) }
+}
 
 /// Allocates in pages for what lives long.
 #[derive(Clone, Copy, Debug, Default)]
@@ -262,6 +271,18 @@ mod tests {
         for (value, bytes) in held.values() {
             assert!(bytes.iter().all(|byte| byte == value));
         }
+    }
+
+    #[test]
+    fn a_value_of_any_type_is_dropped_once_and_found_again() {
+        let shared = std::rc::Rc::new(7_u64);
+        let (kept, dropped) = (long_any(shared.clone()), long_any(shared.clone()));
+        assert!(kept.downcast_ref::<u64>().is_none());
+        drop(dropped);
+        assert_eq!(std::rc::Rc::strong_count(&shared), 2);
+        let found = kept.downcast::<std::rc::Rc<u64>>().map(LongBox::into_inner);
+        assert!(found.is_ok_and(|found| *found == 7));
+        assert_eq!(std::rc::Rc::strong_count(&shared), 1);
     }
 
     /// Chunks of a size that no other test uses.

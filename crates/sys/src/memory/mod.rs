@@ -1,6 +1,7 @@
 //! Settings of the C allocator (glibc), and how free memory is returned to the kernel.
 
 pub mod blocks;
+pub mod long_rc;
 
 use std::io::{BufRead, BufReader};
 

@@ -1,7 +1,10 @@
-//! A link leaves its worker with streams that all rest, and goes on in another one.
+//! A link whose streams all rest: it keeps little, and may leave its worker with them and go on in
+//! another one.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use eyelet_engine::worker::ParkedWaker;
 use eyelet_h2::{H2Connection, H2Role, ParkedConnection};
 use eyelet_memory::budget::Budget;
 use eyelet_memory::slab::Key;
@@ -29,6 +32,21 @@ impl Link {
                 keys.extend(stream.parked());
                 stream.parked().is_some()
             })
+    }
+
+    /// Has a stream rest with the connection that this wakes. Once all of them rest, the connection
+    /// keeps no memory for what is under way.
+    pub fn rests(&mut self, id: u32, waker: ParkedWaker) {
+        match self.mux.find(id) {
+            Some(stream) => stream.rests(waker),
+            None => return waker.wake(),
+        }
+        if self.mux.streams.iter().all(|stream| stream.parked().is_some()) {
+            self.mux.shrink();
+            self.blocked = VecDeque::new();
+            self.rest.shrink_to_fit();
+            self.recount();
+        }
     }
 
     /// Returns the state of the protocol, and gives it no more streams: it goes on elsewhere.

@@ -461,11 +461,34 @@ fn what_comes_for_a_stream_at_rest_wakes_its_connection() {
     assert_eq!((waits(), pair.carry().0), (0, vec![id]), "the stream is forgotten");
 }
 
-/// Bytes that a stream at rest has, of which the link's list may hold the double.
+/// Bytes that a stream at rest has: the lists of its link have no room for others then.
 #[test]
 fn a_stream_at_rest_counts_what_it_has() {
-    // The protocol's own part, which `h2` does not show.
+    // The protocol's own part, which `h2` does not show, and the list that has the exchange.
     const OF_H2: usize = 64;
-    let held = 2 * (size_of::<LinkStream>() + OF_H2) + size_of::<Http2Exchange>();
-    assert!((held / 2..=held).contains(&UPSTREAM_RESTING_BYTES), "{held}");
+    const OF_LIST: usize = 32;
+    let held = size_of::<LinkStream>() + OF_H2 + size_of::<Http2Exchange>() + OF_LIST;
+    assert!((held..=held + held / 5).contains(&UPSTREAM_RESTING_BYTES), "{held}");
+}
+
+/// Once all of its streams rest, a link keeps no room for what is under way, and goes on as before.
+#[test]
+fn a_link_at_rest_is_small_and_goes_on() {
+    let worker = worker();
+    let mut pair = Pair::new();
+    let ids: Vec<u32> = (0..20).map(|_| pair.ask(false)).collect();
+    for id in &ids {
+        pair.respond(*id, "200", &[], false);
+        assert!(pair.link.poll_head(*id, &Pair::task()).is_ready());
+    }
+    let (last, others) = ids.split_last().unwrap();
+    others.iter().for_each(|id| pair.link.rests(*id, parked_waker(&worker)));
+    assert!(pair.link.mux.streams.capacity() > ids.len());
+    pair.link.rests(*last, parked_waker(&worker));
+    assert_eq!(pair.link.mux.streams.capacity(), ids.len());
+    assert_eq!(pair.link.mux.out.held(), 0);
+    // What comes then is the stream's, and others begin.
+    pair.send(*last, 100, 100);
+    assert_eq!(pair.link.mux.find(*last).unwrap().parked(), None);
+    assert!(pair.ask(true) > *last);
 }

@@ -24,6 +24,7 @@ use crate::testing::worker;
 use crate::worker::{Handle, Program, Task, Update};
 use eyelet_relay::terminate::Terminated;
 use eyelet_relay::{Flow, KeptExchanges, Relay};
+use eyelet_sys::memory::blocks::long_any;
 
 /// The state of a link that no program reads.
 const UNREADABLE: u8 = 0xff;
@@ -115,7 +116,7 @@ impl Program for Linking {
                 link.keys.borrow_mut().push(*key);
                 (link.clone(), stream.stream)
             });
-            Some(Box::new(streams.collect::<Streams>()) as KeptStreams)
+            Some(long_any(streams.collect::<Streams>()))
         });
         kept.collect()
     }
@@ -186,7 +187,7 @@ fn park_named(
     let handle = Handle::new(worker.clone(), key);
     let streams: Streams = links.iter().map(|link| ((*link).clone(), 2 * key.index + 1)).collect();
     links.iter().for_each(|link| link.keys.borrow_mut().push(key));
-    handle.give_streams(links.len() as u32, Box::new(streams));
+    handle.give_streams(links.len() as u32, long_any(streams));
     let mut info = worker.info(0, ([192, 0, 2, 1], 5000).into());
     info.decided.sni = name.map(Into::into);
     park::park(&handle, &mut info, relay);

@@ -8,6 +8,7 @@ use super::*;
 use crate::moving::handover::{Stays, detach};
 use crate::table::shared_streams::SHARED_BYTES;
 use crate::worker::ParkedWaker;
+use eyelet_sys::memory::blocks::long_any;
 
 /// Streams that note when they are dropped.
 struct Kept(Rc<Cell<bool>>);
@@ -29,7 +30,7 @@ struct SharedAtRest {
 fn park_shared(worker: &Rc<Worker>, http2: bool) -> SharedAtRest {
     let (handle, client) = accepted(worker);
     let is_dropped = Rc::new(Cell::new(false));
-    handle.give_streams(2, Box::new(Kept(is_dropped.clone())));
+    handle.give_streams(2, long_any(Kept(is_dropped.clone())));
     let waker = handle.parked_waker();
     let mut info = worker.info(0, ([192, 0, 2, 1], 5000).into());
     let mut flow = Flow::default();

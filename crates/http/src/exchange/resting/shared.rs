@@ -12,6 +12,7 @@ use eyelet_engine::worker::{Handle, ParkedWaker, Worker};
 use eyelet_h2::OpenStream;
 use eyelet_memory::budget::Budget;
 use eyelet_memory::slab::Key;
+use eyelet_sys::memory::blocks::{LongBox, LongLived, LongVec, long_any};
 use eyelet_upstream::http2::{DetachedStream, Http2Connection, Http2Exchange};
 
 /// Bits of what else is known of a stream.
@@ -20,25 +21,28 @@ const IS_CODED: u8 = 2;
 const REUSED: u8 = 4;
 const ALL_BITS: u8 = 7;
 
-/// The streams of shared upstream connections that a parked connection keeps.
-type SharedStreams = Vec<Box<Http2Exchange>>;
+/// The streams of shared upstream connections that a parked connection keeps. They lie in pages for
+/// what lives long: each of them would keep a page of the burst in which its request came.
+type SharedStreams = LongVec<Http2Exchange>;
 
 /// Gives a connection that is about to be parked its streams on upstream connections that others
 /// share. Whatever comes for one of them wakes it.
-pub fn give_shared(handle: &Handle, mut streams: SharedStreams) {
+pub fn give_shared(handle: &Handle, streams: Vec<Http2Exchange>) {
     let Ok(count) = u32::try_from(streams.len()) else { return };
     if count == 0 {
         return;
     }
-    streams.iter_mut().for_each(|stream| stream.rests(handle.parked_waker()));
-    streams.shrink_to_fit();
-    handle.give_streams(count, Box::new(streams));
+    let mut kept = LongVec::with_capacity_in(streams.len(), LongLived);
+    kept.extend(streams);
+    kept.iter_mut().for_each(|stream| stream.rests(handle.parked_waker()));
+    handle.give_streams(count, long_any::<SharedStreams>(kept));
 }
 
 /// Takes them when it wakes.
-pub fn take_shared(handle: &Handle) -> SharedStreams {
+pub fn take_shared(handle: &Handle) -> Vec<Http2Exchange> {
     let kept = handle.take_streams().and_then(|kept| kept.downcast::<SharedStreams>().ok());
-    let mut streams = kept.map(|kept| *kept).unwrap_or_default();
+    let kept = kept.map(LongBox::into_inner).into_iter().flatten();
+    let mut streams: Vec<_> = kept.collect();
     streams.iter_mut().for_each(|stream| stream.goes_on());
     streams
 }
@@ -145,10 +149,13 @@ pub fn attach_links(
     let kept = connections.iter().map(|(key, streams)| {
         let streams = streams.iter().map(|stream| {
             let link = links.get(usize::from(stream.link))?.as_ref()?;
-            Some(Box::new(link.resume(detached(stream), ParkedWaker::new(worker, *key))))
+            Some(link.resume(detached(stream), ParkedWaker::new(worker, *key)))
         });
-        let streams = streams.collect::<Option<SharedStreams>>()?;
-        Some(Box::new(streams) as KeptStreams)
+        let mut kept = LongVec::with_capacity_in(streams.len(), LongLived);
+        for stream in streams {
+            kept.push(stream?);
+        }
+        Some(long_any::<SharedStreams>(kept))
     });
     let kept = kept.collect();
     links.iter().flatten().for_each(|link| link.end_unclaimed());
