@@ -182,7 +182,7 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 18] = [
+pub(super) const DOCUMENT_KEYS: [&str; 19] = [
     "acme",
     "admin",
     "dictionary",
@@ -197,6 +197,7 @@ pub(super) const DOCUMENT_KEYS: [&str; 18] = [
     "reload_ends_removed",
     "rule",
     "sandbox",
+    "secret",
     "tickets",
     "trace",
     "watch",

@@ -8,6 +8,20 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&["arc-swap", "eyelet-wire", "foldhash", "ipnet", "regex", "thiserror"]),
     ),
     (
+        "crates/secrets",
+        Some(&[
+            "aho-corasick",
+            "arc-swap",
+            "base64",
+            "bytes",
+            "eyelet-policy",
+            "http",
+            "memchr",
+            "thiserror",
+            "zeroize",
+        ]),
+    ),
+    (
         "crates/compress",
         Some(&["base64", "brotli", "bytes", "flate2", "http", "thiserror", "zstd-safe"]),
     ),
@@ -35,6 +49,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "aws-lc-rs", // hashes of users' tokens
             "eyelet-compress",
             "eyelet-policy",
+            "eyelet-secrets",
             "eyelet-sys",
             "eyelet-wire",
             "http", // names and values of fields, as what writes them reads them
@@ -184,6 +199,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "eyelet-config",
             "eyelet-policy",
+            "eyelet-secrets",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",
@@ -333,6 +349,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-record",
             "eyelet-relay",
             "eyelet-resolve",
+            "eyelet-secrets",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",
@@ -395,6 +412,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-record",
             "eyelet-relay",
             "eyelet-resolve",
+            "eyelet-secrets",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",

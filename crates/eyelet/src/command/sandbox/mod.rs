@@ -171,7 +171,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
 fn hidden(args: &SandboxArgs, profile: &SandboxProfile) -> Vec<PathBuf> {
     let files = profile.allow_files.iter().chain(&args.config).chain(&args.report);
     let authority = eyelet_local_ca::default_folder().ok();
-    let files = files.chain(&args.learn).chain(&authority).chain(&profile.secrets);
+    let files = files.chain(&args.learn).chain(&authority).chain(&profile.secret_files);
     files.filter_map(|file| fs::canonicalize(file).ok()).collect()
 }
 
