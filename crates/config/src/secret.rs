@@ -101,7 +101,9 @@ pub(super) fn check_rules(document: &Section<'_>, rules: &RuleList) {
         let http = action.requests().and_then(|requests| requests.upstream.as_http());
         http.is_some_and(|http| http.tls.is_some())
     };
-    if rules.iter().any(|rule| has_tls(rule.action)) {
+    // Those of profiles are for sandboxes.
+    let is_for_sandboxes = document.value("sandbox").is_some();
+    if is_for_sandboxes || rules.iter().any(|rule| has_tls(rule.action)) {
         return;
     }
     for section in document.sections("secret", TITLE) {

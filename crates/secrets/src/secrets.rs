@@ -109,7 +109,7 @@ impl Secrets {
         if let Some(found) = self.in_line(request) {
             return Err(self.refusal(found, Misuse::Url));
         }
-        if !request.headers.values().any(|value| self.find_in(value.as_bytes()).is_some()) {
+        if self.find(&request.headers).is_none() {
             return Ok(Filled::Nothing);
         }
         let (to, values, mut added) = (to(), self.values.load(), 0);
@@ -139,6 +139,11 @@ impl Secrets {
             value.set_sensitive(true);
         }
         Ok(Filled::Values)
+    }
+
+    /// True if a request has a placeholder in its line or its fields.
+    pub fn is_in(&self, request: &request::Parts) -> bool {
+        self.in_line(request).is_some() || self.find(&request.headers).is_some()
     }
 
     /// Finds a placeholder in fields in which no value may stand.

@@ -205,6 +205,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-tls",
             "parking_lot",
             "tracing",
+            "zeroize",
         ]),
     ),
     ("crates/child", Some(&["eyelet-sys", "thiserror"])),
@@ -213,6 +214,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "eyelet-config",   // the configuration of the edge that serves it
             "eyelet-local-ca", // the authority of a run
+            "eyelet-secrets",  // their placeholders
             "eyelet-sys",
             "hickory-proto",
             "ipnet",
@@ -285,6 +287,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "httparse",
             "memchr",
             "thiserror",
+            "zeroize",
         ]),
     ),
     ("crates/multiplex", Some(&["bytes", "eyelet-h2", "eyelet-http1", "http"])),
@@ -382,6 +385,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-record",
             "eyelet-relay",
             "eyelet-resolve",
+            "eyelet-secrets",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",
@@ -413,6 +417,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-relay",
             "eyelet-resolve",
             "eyelet-secrets",
+            "eyelet-sources",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",

@@ -14,6 +14,7 @@ use super::{Exchange, request_body, room, websocket};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::{Failure, status};
 use eyelet_downstream::client::request_check::{check, may_be_sent_again};
+use eyelet_downstream::client::secrets;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::date::to_client;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
@@ -94,6 +95,7 @@ impl<'a> Exchange<'a, '_> {
         let host = check(served, request)?;
         let origin = served.intermediary.translate(&host, request).map_err(Failure::Answer)?;
         let host = origin.as_ref().map_or(host.as_str(), |origin| origin.authority());
+        let carries_secret = secrets::fill(served, route, host, request)?;
         let compressors = &served.http.compressors;
         let own = compressors.answer(route.rule, request);
         if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
@@ -131,6 +133,7 @@ impl<'a> Exchange<'a, '_> {
             trailers,
             again,
             needs_http1,
+            carries_secret,
         };
         let _counted = room::take_request(served, self.stream, request)?;
         let (origin, switch) = (origin.as_ref(), switch.as_ref());
@@ -174,6 +177,7 @@ impl<'a> Exchange<'a, '_> {
         ResponseTerms { wanted, origin, switch, .. }: ResponseTerms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
         let served = self.served;
+        secrets::check_response(&served.http, &head)?;
         let SentRequest { found, upload, .. } = asked.take().ok_or(NO_FIT)?;
         // The exchange counts as open at its upstream as long as `at` lives.
         let FoundUpstream { upstream, index, chosen: at } = found;
