@@ -5,6 +5,7 @@ mod learn;
 mod output;
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::io::{self, BufReader, ErrorKind, PipeWriter, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +17,7 @@ use std::thread;
 use std::time::Instant;
 use std::{env, fs};
 
-use eyelet_config::{Config, SandboxProfile};
+use eyelet_config::{Config, SandboxProfile, SecretSettings, SecretSource};
 use eyelet_edge::snapshot::listen;
 use eyelet_sandbox::{
     ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, ResolvedNames, RunEnd,
@@ -95,6 +96,40 @@ fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
     Ok(profile)
 }
 
+/// Says which names of secrets no rule mints for.
+///
+/// # Errors
+/// A secret has no other names.
+fn check_secrets(
+    serving: &RunServing<'_>,
+    profile: &SandboxProfile,
+    screen: &Screen<'_>,
+) -> Result<(), String> {
+    for SecretSettings { terms, .. } in &profile.secrets {
+        for name in serving.check_secret(terms)? {
+            screen.say(&format!("{}: no rule mints for {name}", terms.placeholder));
+        }
+    }
+    Ok(())
+}
+
+/// The placeholders of a profile, as variables that are called as their values are.
+fn placeholders(profile: &SandboxProfile) -> impl Iterator<Item = (OsString, OsString)> {
+    let texts = profile.secrets.iter().map(|secret| secret.terms.placeholder.as_str());
+    texts.map(|text| (text.into(), text.into()))
+}
+
+/// Secrets whose commands run before the sandboxed command only: that may change what would run
+/// later.
+fn read_once(mut secrets: Vec<SecretSettings>) -> Vec<SecretSettings> {
+    for secret in &mut secrets {
+        if let SecretSource::Command { refresh, .. } = &mut secret.source {
+            *refresh = None;
+        }
+    }
+    secrets
+}
+
 /// Confines the command, serves it, and says at the end what it did.
 fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let profile = profile(args)?;
@@ -112,7 +147,8 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         private: &profile.allow_private,
         log: &log_path,
     };
-    let trust = RunTrust::new(&serving.minted(), system_roots(), |name| env::var_os(name))?;
+    check_secrets(&serving, &profile, screen)?;
+    let mut trust = RunTrust::new(&serving.minted(), system_roots(), |name| env::var_os(name))?;
     trust.notes.iter().for_each(|note| screen.say(note));
     if args.print_env {
         if trust.authority.is_none() {
@@ -121,6 +157,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         io::stdout().write_all(trust.lines().as_bytes())?;
         return Ok(0);
     }
+    trust.variables.extend(placeholders(&profile));
     // They are opened before the command could put something in their place.
     let outputs = RunOutputs::open(args.report.as_deref(), args.learn.as_deref())?;
     let plan = ConfinedPlan {
@@ -137,7 +174,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let mut names = ResolvedNames::default();
     let (addresses, sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
     let mut config = serving.config(&addresses, &mut names.placeholders, trust.authority)?;
-    config.dns = profile.dns;
+    (config.dns, config.secrets) = (profile.dns, read_once(profile.secrets));
     let existing = match lets_all_pass {
         true => Existing::All,
         false => Existing::Listed(list.clone()),
