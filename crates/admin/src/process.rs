@@ -96,6 +96,13 @@ fn write_process(metrics: &mut Metrics, counted: &CounterValues) {
         ("lost_log_lines", "Access lines that nobody took in time.", counted.lines_lost),
         ("lost_spans", "Spans that the collector did not take.", counted.spans_lost),
         ("sent_spans", "Spans that the collector took.", counted.spans_sent),
+        (
+            "placeholder_refusals",
+            "Requests with a placeholder where no secret may stand.",
+            counted.placeholders_refused,
+        ),
+        ("secret_requests", "Requests that were given a secret.", counted.secrets_filled),
+        ("secret_reflections", "Responses that showed a secret.", counted.secrets_reflected),
         ("source_replacements", "Files that changed and are used.", counted.sources_replaced),
         ("source_failures", "Files that changed and cannot be used.", counted.sources_refused),
         ("fleet_store_failures", "Failures of the fleet's store.", counted.store_failures),

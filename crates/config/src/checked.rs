@@ -16,6 +16,7 @@ use crate::model::{
     LogSettings, Tickets,
 };
 use crate::rules::RuleList;
+use crate::secret::SecretSettings;
 use crate::trace::TraceSettings;
 
 /// A whole configuration, checked and indexed.
@@ -55,6 +56,8 @@ pub struct Config {
     pub fleet: Option<FleetSettings>,
     /// The ACME server that certificates are ordered from.
     pub acme: Option<AcmeSettings>,
+    /// Secrets that clients never have.
+    pub secrets: Vec<SecretSettings>,
     /// Worker threads. `None`: one per core.
     pub workers: Option<usize>,
     /// Whether a reload ends the connections whose rule it removes.

@@ -29,6 +29,7 @@ mod requester;
 mod rule;
 mod rules;
 mod sandbox;
+mod secret;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -61,6 +62,7 @@ pub use model::{
 };
 pub use rules::{RuleList, RuleNames, RuleRef};
 pub use sandbox::{SandboxAction, SandboxProfile, SandboxRule, sandbox_profile};
+pub use secret::{SECRET_READ_BYTES_MAX, SecretSettings, SecretSource, secret_of_file};
 pub use trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};
 pub use upstreams::{UPSTREAM_WAIT_MAX, UPSTREAMS_MAX};
 pub use values::tls_version_code;

@@ -17,7 +17,9 @@ use crate::lists::ListReader;
 use crate::reader::{Place, Report, Section};
 use crate::rule::{Lead, ReadState};
 use crate::rules::Reading;
-use crate::{acme, admin, compression, fleet, hold, local, rule, sandbox, settings, trace};
+use crate::{
+    acme, admin, compression, fleet, hold, local, rule, sandbox, secret, settings, trace,
+};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]
@@ -99,6 +101,7 @@ fn check(
     let rules = rules.finish(folder);
     let acme = acme::read(&document, &mut files, ordered, &listeners);
     let limits = settings::limits(&document);
+    secret::check_rules(&document, &rules);
     let config = Config {
         listeners: listeners.list,
         rules,
@@ -117,6 +120,7 @@ fn check(
         admin: admin::read(&document, &mut files),
         trace: trace::read(&document, &mut files),
         fleet: fleet::read(&document, &mut files),
+        secrets: secret::read(&document, &mut files),
         tickets: settings::tickets(&document),
         workers: settings::workers(&document),
         reload_ends_removed: document.flag("reload_ends_removed").unwrap_or(false),
@@ -125,7 +129,7 @@ fn check(
             .and_then(|watches| watches.then(|| WatchedFile::new(path, text))),
     };
     // An edge serves none of them.
-    sandbox::profiles(&document, folder);
+    sandbox::profiles(&document, folder, &config.secrets);
     let upgrade_keys = upgrade_keys(&document);
     let (diagnostics, fatal) = report.finish();
     if fatal {

@@ -1,16 +1,18 @@
 //! Reads [sandbox.NAME]: what a command may reach that `eyelet sandbox --profile NAME` runs.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use eyelet_policy::NamePattern;
 use ipnet::IpNet;
 use toml::de::{DeTable, DeValue};
 
 use crate::diagnostic::Diagnostic;
-use crate::files::read;
+use crate::files::{Depth, Files, read};
 use crate::mint::MINT;
 use crate::model::Dns;
 use crate::reader::{Report, Section};
+use crate::secret::{self, SecretSettings, SecretSource};
 use crate::{matchers, settings};
 
 /// A profile of a file: the places that a command may reach.
@@ -28,8 +30,10 @@ pub struct SandboxProfile {
     pub dry_run: bool,
     /// Who resolves names.
     pub dns: Dns,
+    /// Secrets that its command uses by their placeholders, and never has.
+    pub secrets: Vec<SecretSettings>,
     /// Files and folders of keys and secrets that the file names anywhere.
-    pub secrets: Vec<PathBuf>,
+    pub secret_files: Vec<PathBuf>,
 }
 
 /// A rule of a profile: how the names are served that it has and the lists have.
@@ -56,7 +60,8 @@ pub enum SandboxAction {
 }
 
 const TITLE: &str = "[sandbox.NAME]";
-const PROFILE_KEYS: [&str; 5] = ["allow", "allow_file", "allow_private", "dry_run", "rule"];
+const PROFILE_KEYS: [&str; 6] =
+    ["allow", "allow_file", "allow_private", "dry_run", "rule", "secrets"];
 const RULE_TITLE: &str = "[[sandbox.NAME.rule]]";
 const RULE_KEYS: [&str; 5] = ["action", "certificate", "name", "sni", "upstream_ca"];
 /// Keys of the whole configuration whose values are files of keys or secrets, or folders of them.
@@ -83,8 +88,10 @@ pub fn sandbox_profile(path: &Path, name: &str) -> Result<SandboxProfile, Vec<Di
     let table = report.parse();
     let folder = path.parent().unwrap_or(Path::new(""));
     let document = report.document(&table);
+    let mut files = Files::new(folder, Depth::Run, SystemTime::now(), None);
+    let known = secret::read(&document, &mut files);
     let (mut found, mut names) = (None, Vec::new());
-    for (called, profile) in profiles(&document, folder) {
+    for (called, profile) in profiles(&document, folder, &known) {
         if called == name {
             found = Some(profile);
         }
@@ -94,11 +101,15 @@ pub fn sandbox_profile(path: &Path, name: &str) -> Result<SandboxProfile, Vec<Di
         let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         document.at.error(format!("no profile [sandbox.{name}] here; the file has: {has}"));
     }
-    let (dns, mut secrets) = (settings::dns(&document), Vec::new());
-    note_secrets(document.table, folder, &mut secrets);
+    let (dns, mut secret_files) = (settings::dns(&document), Vec::new());
+    note_secrets(document.table, folder, &mut secret_files);
+    secret_files.extend(known.into_iter().filter_map(|secret| match secret.source {
+        SecretSource::File(path) => Some(path),
+        SecretSource::Command { .. } => None,
+    }));
     let (diagnostics, is_fatal) = report.finish();
     match found {
-        Some(profile) if !is_fatal => Ok(SandboxProfile { dns, secrets, ..profile }),
+        Some(profile) if !is_fatal => Ok(SandboxProfile { dns, secret_files, ..profile }),
         _ => Err(diagnostics),
     }
 }
@@ -125,6 +136,7 @@ fn note_secrets(table: &DeTable<'_>, folder: &Path, secrets: &mut Vec<PathBuf>) 
 pub(super) fn profiles<'t>(
     document: &Section<'t>,
     folder: &Path,
+    known: &[SecretSettings],
 ) -> Vec<(&'t str, SandboxProfile)> {
     let Some(all) = document.section("sandbox", "[sandbox]") else { return Vec::new() };
     let mut found = Vec::new();
@@ -138,18 +150,45 @@ pub(super) fn profiles<'t>(
         let section = Section { title: TITLE, table, at: all.place(key) };
         section.check_keys(&PROFILE_KEYS);
         let texts = |key| section.texts(key).unwrap_or_default().into_iter();
+        let rules = rules(&section, folder);
+        let secrets = secrets(&section, known, &rules);
         let profile = SandboxProfile {
             allow: texts("allow").map(|entry| entry.text.to_owned()).collect(),
             allow_files: texts("allow_file").map(|file| folder.join(file.text)).collect(),
             allow_private: matchers::nets(&section, "allow_private"),
-            rules: rules(&section, folder),
+            rules,
+            secrets,
             dry_run: section.flag("dry_run").unwrap_or(false),
             dns: Dns::default(),
-            secrets: Vec::new(),
+            secret_files: Vec::new(),
         };
         found.push((name, profile));
     }
     found
+}
+
+/// The secrets that a profile names by their placeholders.
+fn secrets(
+    profile: &Section<'_>,
+    known: &[SecretSettings],
+    rules: &[SandboxRule],
+) -> Vec<SecretSettings> {
+    let Some(texts) = profile.texts("secrets") else { return Vec::new() };
+    if rules.iter().all(|rule| rule.action == SandboxAction::Splice) {
+        let message = "no rule of this profile ends TLS, so no secret would be used: add a rule \
+            with `certificate = \"mint\"` for its names";
+        profile.value_at("secrets").error(message);
+    }
+    let found = texts.iter().filter_map(|text| {
+        let is_it = |secret: &&SecretSettings| secret.terms.placeholder.as_str() == text.text;
+        let found = known.iter().find(is_it);
+        if found.is_none() {
+            let message = format!("no [[secret]] here has the placeholder \"{}\"", text.text);
+            text.at.error(message);
+        }
+        found.cloned()
+    });
+    found.collect()
 }
 
 fn rules(profile: &Section<'_>, folder: &Path) -> Vec<SandboxRule> {
@@ -216,7 +255,7 @@ mod tests {
         assert_eq!(build.allow_private, ["10.0.0.0/8".parse().unwrap()]);
         assert_eq!(build.dns.servers.len(), 1);
         let secrets = [folder.path().join("a.key"), "/b.key".into(), folder.path().join("acme")];
-        assert_eq!(build.secrets.iter().collect::<BTreeSet<_>>(), secrets.iter().collect());
+        assert_eq!(build.secret_files.iter().collect::<BTreeSet<_>>(), secrets.iter().collect());
         assert!(sandbox_profile(&file, "test").unwrap().dry_run);
         let missing = sandbox_profile(&file, "other").unwrap_err()[0].to_string();
         assert!(missing.contains("no profile [sandbox.other] here; the file has: build, test"));

@@ -206,6 +206,7 @@ pub(super) const DOCUMENT_KEYS: [&str; 19] = [
     "reload_ends_removed",
     "rule",
     "sandbox",
+    "secret",
     "tickets",
     "trace",
     "watch",

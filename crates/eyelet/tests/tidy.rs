@@ -123,6 +123,7 @@ const PURE: &[&str] = &[
     "crates/wire",
     "crates/policy",
     "crates/record",
+    "crates/secrets",
     "crates/compress",
     "crates/h2",
     "crates/http1",

@@ -152,6 +152,7 @@ async fn ask(
         trailers: false,
         again: false,
         needs_http1: false,
+        carries_secret: false,
     };
     let mut upstream = match dialled.map_err(|failure| CheckError::Failed(failure.reason))? {
         Dialled::Http1(connection) => Upstream::Http1(connection),

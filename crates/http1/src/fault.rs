@@ -126,6 +126,9 @@ pub enum ResponseFault {
     /// Too many interim responses.
     #[error("too many interim responses")]
     Interim,
+    /// A field behind the body shows the value of a secret.
+    #[error("a trailer shows a secret")]
+    Secret,
     /// The status line.
     #[error("malformed status line")]
     Line,

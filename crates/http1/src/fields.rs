@@ -391,13 +391,16 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     framing::is_hop_by_hop(name.as_str().as_bytes())
 }
 
-/// Writes a request's head for the upstream.
+/// Writes a request's head for the upstream, into a buffer with room for so many bytes: one that
+/// grows leaves copies.
 pub fn write_request(
     request: &request::Parts,
     host: &str,
     forwarded: &ForwardedFields,
+    room: usize,
 ) -> BytesMut {
     let mut out = spare_head();
+    out.reserve(room);
     out.extend_from_slice(request.method.as_str().as_bytes());
     out.extend_from_slice(b" ");
     let path = request.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
+use zeroize::{Zeroize, Zeroizing};
 
 use super::spare_heads::{give_back, recycle};
 
@@ -86,6 +87,18 @@ impl WriteQueue {
         } else {
             self.push(head);
         }
+    }
+
+    /// Has the memory of a head wiped when it is written or dropped. Nothing is behind it yet.
+    pub fn wipe_head(&mut self) {
+        let mut head = std::mem::take(&mut self.head);
+        if head.is_empty() {
+            return;
+        }
+        let wiped = Bytes::from_owner(Zeroizing::new(head.to_vec()));
+        head.as_mut().zeroize();
+        let held = wiped.len();
+        self.push_piece(wiped, held);
     }
 
     fn push_piece(&mut self, bytes: Bytes, held: usize) {

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eyelet_config::{Config, Diagnostic};
+use eyelet_config::{Config, Diagnostic, SecretSource};
 use eyelet_policy::ListId;
 use eyelet_sys::file::Stamp;
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_tls::roots::EvidenceRoots;
 
 use crate::partial::{PARTIAL_MAX, PartialFiles, Reading};
+use crate::secrets::SecretSources;
 use crate::watched::WatchFault;
 use crate::{ChangedSources, POLL, Served, UNWATCHED_POLL};
 
@@ -28,6 +29,7 @@ pub struct SourceFiles {
     served: Served,
     /// The version of each list that serves. Missing: not known, or the last reading failed.
     lists: HashMap<ListId, Stamp>,
+    secrets: SecretSources,
     /// The versions of the system's hosts and resolvers at the last look.
     dns: Vec<Stamp>,
     /// The digest of the configuration that was noted last, and when. It may have mistakes.
@@ -52,24 +54,33 @@ impl SourceFiles {
     /// The files of `served`. The faults of an earlier configuration's files are known.
     pub fn new(served: Served, earlier: Option<Self>) -> Self {
         let notes = earlier.map_or_else(Notes::new, |earlier| earlier.notes);
-        Self { served, lists: HashMap::new(), dns: Vec::new(), tried: None, notes }
+        let secrets = SecretSources::new(&served.config.secrets);
+        let (lists, dns) = (HashMap::new(), Vec::new());
+        Self { served, lists, secrets, dns, tried: None, notes }
     }
 
     pub fn paths(&self) -> impl Iterator<Item = Cow<'_, Path>> {
-        let Served { config, tls, upstream_tls, evidence_roots } = &self.served;
+        let Served { config, tls, upstream_tls, evidence_roots, .. } = &self.served;
         let own = config.watch.as_ref().map(|watch| Cow::Borrowed(&*watch.file));
         let dns = config.dns.system_files().iter().map(|file| Cow::Borrowed(Path::new(file)));
         let lists = config.lists.iter().map(|(_, list)| Cow::Borrowed(&*list.path));
         let evidence = evidence_roots.iter().map(|roots| roots.file());
         let roots = upstream_tls.files().chain(evidence).map(Cow::Borrowed);
+        let secrets = secret_files(config).map(Cow::Borrowed);
+        let lists = lists.chain(secrets);
         own.into_iter().chain(dns).chain(lists).chain(roots).chain(tls.files(&config.rules))
+    }
+
+    /// The time at which the next command of a secret is due.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.secrets.next_due()
     }
 
     /// Reads what has changed, after an event or without one. Lists and the configuration wait
     /// while they are `partial`: each says more or less by what it does not have yet.
     pub fn look(&mut self, is_event: bool, partial: &PartialFiles) -> ChangedSources {
-        let Self { served, lists, dns, tried, notes } = self;
-        let Served { config, tls, upstream_tls, evidence_roots } = served;
+        let Self { served, lists, secrets, dns, tried, notes } = self;
+        let Served { config, tls, upstream_tls, evidence_roots, secrets: values } = served;
         let system = config.dns.system_files().iter().map(|file| Stamp::at(Path::new(file)));
         let before = std::mem::replace(dns, system.collect());
         let is_same = before.iter().zip(&*dns).filter(|(old, new)| old.is_same(**new)).count();
@@ -80,6 +91,11 @@ impl SourceFiles {
         let evidence_roots = evidence_roots.as_ref().is_some_and(|roots| notes.look_at(roots));
         let waiting = notes.waiting(config, partial);
         let lists = look_at_lists(config, lists, &waiting, notes);
+        if let Some(values) = values {
+            let of = (&config.secrets[..], &**values);
+            let waits = |path: &Path| waiting.contains(path);
+            secrets.look(of, waits, |file, read| notes.note(file, read));
+        }
         notes.log_more();
         let changed =
             ChangedSources { lists, evidence_roots, upstream_roots, dns, configuration: None };
@@ -127,6 +143,14 @@ fn is_due(
         *tried = Some((digest, now));
     }
     is_due
+}
+
+/// The files that secrets are in.
+fn secret_files(config: &Config) -> impl Iterator<Item = &Path> {
+    config.secrets.iter().filter_map(|secret| match &secret.source {
+        SecretSource::File(path) => Some(&**path),
+        SecretSource::Command { .. } => None,
+    })
 }
 
 /// Reads the lists that have changed. Returns whether one was replaced.
@@ -177,6 +201,7 @@ impl Notes {
         let now = Instant::now();
         let own = config.watch.iter().map(|watch| &*watch.file);
         let paths = config.lists.iter().map(|(_, list)| &*list.path).chain(own);
+        let paths = paths.chain(secret_files(config));
         paths.filter(|path| self.waits(path, partial.reading(path, now))).collect()
     }
 

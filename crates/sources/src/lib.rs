@@ -1,12 +1,14 @@
 //! Files that change by themselves: certificates, keys, client_ca, upstream_ca, the evidence's ca,
-//! lists, the system's resolvers, and the configuration with `watch = true`. One thread watches and
-//! reads them, so that no worker waits for a disk.
+//! lists, secrets, the system's resolvers, and the configuration with `watch = true`. One thread
+//! watches and reads them, so that no worker waits for a disk.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
 
+mod command;
 mod files;
 mod partial;
+pub mod secrets;
 mod watched;
 
 use std::io;
@@ -17,6 +19,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use eyelet_config::Config;
+use eyelet_secrets::Secrets;
 use eyelet_sys::inotify::WaitEnder;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::roots::EvidenceRoots;
@@ -49,6 +52,8 @@ pub struct Served {
     pub upstream_tls: Arc<ClientConfigs>,
     /// The roots for evidence, if a rule needs them.
     pub evidence_roots: Option<Arc<EvidenceRoots>>,
+    /// The values of its secrets, if it has any.
+    pub secrets: Option<Arc<Secrets>>,
 }
 
 /// What the program has to do after files have changed.
@@ -212,6 +217,9 @@ fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
             if fault.is_some() {
                 due.by(now + UNWATCHED_POLL);
             }
+            if let Some(at) = files.next_due() {
+                due.by(at);
+            }
             // An order that came before this one was known has not ended the wait below.
             orders.lock().ender = watched.ender();
             continue;
@@ -260,7 +268,7 @@ mod tests {
         let keys = Arc::new(TicketKeys::new(Duration::from_secs(3600)));
         let tls = Arc::new(ServerConfigs::new(&loaded.config, &keys, None).unwrap());
         let (config, upstream_tls) = (Arc::new(loaded.config), Arc::default());
-        let served = Served { config, tls, upstream_tls, evidence_roots: None };
+        let served = Served { config, tls, upstream_tls, evidence_roots: None, secrets: None };
         let (sender, first) = std::sync::mpsc::channel();
         let note = move |_| {
             sender.send(()).unwrap();

@@ -363,6 +363,7 @@ mod tests {
     /// By whatever links a path leads to it.
     #[test]
     fn a_file_is_partial_from_its_first_write_to_its_close() {
+        let _starts = crate::command::STARTS.lock();
         let folder = folder("partial");
         let (path, other) = (folder.join("mount/list"), folder.join("other"));
         fs::create_dir(folder.join("in")).unwrap();

@@ -134,6 +134,8 @@ counters! {
     parked,
     /// Bytes that parked connections hold in this process.
     parked_bytes,
+    /// Requests refused because a placeholder of a secret stood where no secret may.
+    placeholders_refused,
     /// Connections redirected to https://.
     redirected,
     /// Connections refused by a rule or for lack of one.
@@ -146,6 +148,10 @@ counters! {
     requests,
     /// Those that failed, and whose client is not the cause.
     requests_failed,
+    /// Requests in which secrets took the places of their placeholders.
+    secrets_filled,
+    /// Responses refused because they showed a secret.
+    secrets_reflected,
     /// Active connections whose requests are being served now.
     serving,
     /// Connections that were ended, or not accepted, because memory was short.

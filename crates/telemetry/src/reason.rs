@@ -89,6 +89,8 @@ pub enum Reason {
     NoCertificate(CertificateLack),
     /// There is no PROXY header, but the source must send one.
     NoProxyHeader,
+    /// A placeholder of a secret stands where no secret may. The text names it.
+    Placeholder(Detail),
     /// There is no CONNECT request where one was expected.
     NotConnect(NotConnect),
     /// There is no TLS where a ClientHello was expected.
@@ -101,6 +103,8 @@ pub enum Reason {
     Redirected,
     /// The newest configuration has no rule that serves the connection.
     RuleGone,
+    /// The upstream's response shows a secret. The text names its placeholder.
+    Reflected(Detail),
     /// A rule refused it, or none matched. The text names the rule's matcher.
     Refused(&'static str),
     /// The request is malformed: the status of the response, and what is wrong.
@@ -222,6 +226,7 @@ impl Reason {
             | Self::NotConnect(_)
             | Self::NotTls(_)
             | Self::Record(_)
+            | Self::Reflected(_)
             | Self::Request(..)
             | Self::Response(_)
             | Self::SecondHello(_)
@@ -234,6 +239,7 @@ impl Reason {
             | Self::Loop(_)
             | Self::Misdirected(_)
             | Self::NoUser(_)
+            | Self::Placeholder(_)
             | Self::Refused(_)
             | Self::RuleGone
             | Self::Server(_)
@@ -262,10 +268,13 @@ impl Reason {
             },
             Self::LacksFacts(lacks) => lacks.refusal.whose(),
             Self::Unregistered(_) => Party::Operator,
-            Self::Misdirected(_) | Self::NoUser(_) | Self::Trace | Self::Shed(Shed::Excess) => {
-                Party::Client
-            }
-            Self::Response(_)
+            Self::Misdirected(_)
+            | Self::NoUser(_)
+            | Self::Placeholder(_)
+            | Self::Trace
+            | Self::Shed(Shed::Excess) => Party::Client,
+            Self::Reflected(_)
+            | Self::Response(_)
             | Self::Server(_)
             | Self::UpstreamReset
             | Self::UpstreamWantsHttp1 => Party::Upstream,
@@ -317,6 +326,7 @@ impl Reason {
     pub fn status(&self) -> u16 {
         match self {
             Self::Misdirected(_) | Self::RuleGone => 421,
+            Self::Placeholder(_) => 403,
             Self::Request(status, _) => *status,
             Self::Trace => 405,
             Self::Timeout(Limit::Head | Limit::RequestBody, _) => 408,

@@ -73,3 +73,36 @@ pub fn length(
         None => Ok(Length::Chunked),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use http::Request;
+
+    use super::*;
+    use crate::request::BodyCodings;
+
+    #[test]
+    fn a_field_with_a_secret_is_never_indexed() {
+        let mut secret = HeaderValue::from_static("secret");
+        secret.set_sensitive(true);
+        let request = Request::get("https://a.test/").header("x-vendor-key", secret);
+        let (parts, ()) = request.header("x-other", "open").body(()).unwrap().into_parts();
+        let asked = UpstreamRequest {
+            parts: &parts,
+            host: "a.test",
+            body: BodyCodings::default(),
+            forwarded: &std::rc::Rc::default(),
+            length: Length::Empty,
+            trailers: false,
+            again: true,
+            needs_http1: false,
+            carries_secret: true,
+        };
+        let fields = request_fields(&asked, CodedBodies::Unsaid, "https");
+        let never: Vec<&[u8]> =
+            fields.filter(|field| field.sensitive).map(|field| field.name).collect();
+        assert_eq!(never, [b"x-vendor-key"]);
+    }
+}

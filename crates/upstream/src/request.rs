@@ -28,6 +28,9 @@ pub struct UpstreamRequest<'a> {
     pub again: bool,
     /// Whether it needs HTTP/1.1: it asks for another protocol, or the upstream requires it.
     pub needs_http1: bool,
+    /// True if a field has a secret: it stays in this process, and goes to the upstreams of its
+    /// rule only.
+    pub carries_secret: bool,
 }
 
 /// The response's head that is asked for.

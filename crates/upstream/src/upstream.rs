@@ -14,6 +14,7 @@ use super::{http1, http2};
 use eyelet_http1::body::{Decoder, Piece};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
+use eyelet_http1::head_bytes::request_bytes;
 use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
@@ -78,8 +79,10 @@ impl Upstream {
             Self::Http1(one) => one.coded_bodies,
             Self::Http2(two) => two.connection.coded_bodies.get(),
         };
-        let UpstreamRequest { host, forwarded, .. } = *upstream_request;
-        fields::write_request(upstream_request.parts_for(said), host, forwarded)
+        let UpstreamRequest { host, forwarded, carries_secret, .. } = *upstream_request;
+        let parts = upstream_request.parts_for(said);
+        let room = if carries_secret { request_bytes(&parts.headers, &parts.uri) } else { 0 };
+        fields::write_request(parts, host, forwarded, room)
     }
 
     /// Whether the body of this request, which it is sent, must be coded.

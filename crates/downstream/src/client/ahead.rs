@@ -12,6 +12,7 @@ use http::{Method, Version, header, request};
 
 use super::io::ClientStream;
 use super::request_check::check;
+use super::secrets::has_placeholder;
 use crate::connection::served_connection::ServedConnection;
 use crate::connection::served_connection::record::Record;
 use eyelet_http1::fields;
@@ -148,6 +149,10 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     if route.upstreams() > 1 || is_own || served.is_tied(&request.parts.headers) {
         return None;
     }
+    // Its turn says what becomes of it.
+    if has_placeholder(&served.http, &request.parts) {
+        return None;
+    }
     let mut parts = request.parts.clone();
     let asked = check(served, &parts).ok()?;
     let origin = served.intermediary.translate(&asked, &mut parts).ok()??;
@@ -158,7 +163,7 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     let near = NearRequest { rule: route.rule, host, is_tied: false, is_harmless: true };
     let codings = compressors.request_near(near, terminate, &mut parts);
     let (length, body) = (Length::Empty, BodyCodings::default());
-    let (sent, again, needs_http1) = (&parts, true, false);
+    let (sent, again, needs_http1, carries_secret) = (&parts, true, false, false);
     let asked = UpstreamRequest {
         parts: sent,
         body,
@@ -168,6 +173,7 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
         trailers,
         again,
         needs_http1,
+        carries_secret,
     };
     match target.take(&served.http, &asked, false)? {
         Upstream::Http2(upstream) => Some(AskedAhead { upstream, sent: Some((parts, codings)) }),

@@ -18,6 +18,8 @@ pub enum ExchangeError {
     Coding,
     /// The client has ended its stream, and the HTTP/2 response waits for a WINDOW_UPDATE.
     NoWindow,
+    /// The request is refused, after it began.
+    Refused(Reason),
     /// The request is malformed.
     Request(RequestFault),
     /// The HTTP/2 stream was reset, or its connection has failed.
@@ -58,6 +60,7 @@ impl ExchangeError {
             Self::ClientLost(client_lost) => client_lost.reason(),
             Self::Coding => Reason::CodingFailed,
             Self::NoWindow => Reason::ClientClosed(Some(When::During(Stage::Window))),
+            Self::Refused(reason) => reason.clone(),
             Self::Request(fault) => request_reason(*fault),
             Self::Reset(failure) => Reason::Http2(Peer::Client, *failure),
         }

@@ -34,7 +34,10 @@ pub fn status(reason: &Reason) -> StatusCode {
 
 impl From<ExchangeError> for Failure {
     fn from(exchange_error: ExchangeError) -> Self {
-        Self::Client(exchange_error)
+        match exchange_error {
+            ExchangeError::Refused(reason) => Self::Answer(reason),
+            other => Self::Client(other),
+        }
     }
 }
 
@@ -85,7 +88,7 @@ impl From<Failure> for NoHead {
 
 impl From<ExchangeError> for NoHead {
     fn from(exchange_error: ExchangeError) -> Self {
-        Self::Failure(Failure::Client(exchange_error))
+        Self::Failure(exchange_error.into())
     }
 }
 

@@ -10,6 +10,7 @@ pub mod io;
 pub mod request_check;
 pub mod resting_client;
 pub mod resting_stream;
+pub mod secrets;
 pub mod state;
 pub mod stream;
 pub mod streams;

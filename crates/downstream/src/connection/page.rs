@@ -6,6 +6,7 @@ use http::header::{self, HeaderValue};
 use http::{Method, StatusCode, response};
 
 use eyelet_http1::head::Length;
+use eyelet_telemetry::reason::Reason;
 
 /// The methods that are passed on: all except CONNECT and TRACE. These are the common ones.
 pub const ALLOW: HeaderValue =
@@ -30,6 +31,21 @@ pub fn page(status: StatusCode, method: &Method) -> (response::Parts, Length, By
     };
     let reason = status.canonical_reason().unwrap_or("Error");
     text_page(status, method, format!("{} {reason}\n\n{text}\n", status.as_u16()).into())
+}
+
+/// The page for a request or a response that a secret is in. Who sends a placeholder knows it, so
+/// the reason may be said.
+pub fn secret_page(
+    status: StatusCode,
+    method: &Method,
+    reason: &Reason,
+) -> (response::Parts, Length, Bytes) {
+    let phrase = status.canonical_reason().unwrap_or("Error");
+    let text = format!(
+        "{} {phrase}\n\nThis page is from the gateway in front of the server.\n{reason}.\n",
+        status.as_u16()
+    );
+    text_page(status, method, text.into())
 }
 
 /// A page with this text.

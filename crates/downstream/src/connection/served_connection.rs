@@ -19,7 +19,7 @@ use super::decoding::ClientDecoders;
 use super::inspected::Unanswered;
 use super::intermediary::Intermediary;
 use super::originate;
-use super::page::page;
+use super::page::{page, secret_page};
 use super::refusal::ProxyRefusal;
 use super::route::Route;
 use super::worker::Http;
@@ -328,6 +328,10 @@ impl ServedConnection {
         method: &Method,
         reason: &Reason,
     ) -> (response::Parts, Length, Bytes) {
+        let is_proxy = matches!(self.intermediary, Intermediary::Proxy { .. });
+        if !is_proxy && matches!(reason, Reason::Placeholder(_) | Reason::Reflected(_)) {
+            return secret_page(status, method, reason);
+        }
         if let Some(rule) = self.intermediary.originate() {
             return originate::page(rule, (status, method), reason);
         }

@@ -8,6 +8,7 @@ use eyelet_config::Config;
 use eyelet_engine::worker::Worker;
 use eyelet_recoding::{Compressors, DictionaryRules, SharedDictionaries};
 use eyelet_resolve::names::Names;
+use eyelet_secrets::Secrets;
 use eyelet_telemetry::info::{Decided, End, Measured};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::log::Log;
@@ -37,6 +38,8 @@ pub struct SharedHttp {
     /// The rules that may have dictionaries.
     pub rule_names: Arc<DictionaryRules>,
     pub trace: Option<Arc<Tracer>>,
+    /// Secrets that clients have placeholders of, if there are any.
+    pub secrets: Option<Arc<Secrets>>,
 }
 
 /// The HTTP state of one worker under one configuration.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use eyelet_downstream::client::secrets::check_credentials;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{Decided, End, KnownClient, Outcome};
 use eyelet_telemetry::reason::{Reason, UserLack};
@@ -52,15 +53,26 @@ pub fn asks_user(connection: &Active<'_>) -> bool {
 
 /// The user of this name and token.
 pub fn verified(connection: &Active<'_>, name: &[u8], token: &[u8]) -> Result<Box<str>, End> {
+    check_secrets(connection, name)?;
+    check_secrets(connection, token)?;
     let users = connection.listener().users.as_ref();
     let user = users.and_then(|users| users.verify(name, token));
     user.map(Into::into)
         .ok_or(End { outcome: Outcome::Refused, reason: Reason::NoUser(UserLack::Wrong) })
 }
 
+/// Checks that a proxy's client sends no placeholder of a secret: a proxy needs none.
+fn check_secrets(connection: &Active<'_>, credentials: &[u8]) -> Result<(), End> {
+    let refused = check_credentials(&connection.edge.http, credentials);
+    refused.map_or(Ok(()), |reason| Err(End { outcome: Outcome::Refused, reason }))
+}
+
 /// The user of a `Proxy-Authorization` field: Basic (RFC 7617). `None`: there is no field, or the
 /// listener knows no users.
 pub fn authorized(connection: &Active<'_>, field: Option<&[u8]>) -> Result<Option<Box<str>>, End> {
+    if let Some(field) = field {
+        check_secrets(connection, field)?;
+    }
     let Some(field) = field.filter(|_| asks_user(connection)) else { return Ok(None) };
     let pair = basic(field).unwrap_or_default();
     let colon = pair.iter().position(|byte| *byte == b':').unwrap_or(pair.len());

@@ -28,6 +28,8 @@ use eyelet_resolve::evidence::EvidenceStore;
 use eyelet_resolve::loops::Loops;
 use eyelet_resolve::names::SharedNames;
 use eyelet_resolve::system::SystemDns;
+use eyelet_secrets::Secrets;
+use eyelet_sources::secrets;
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::rule_hits::RuleHits;
 use eyelet_tls::client::ClientConfigs;
@@ -62,6 +64,9 @@ pub enum SnapshotError {
     /// The store of dictionaries cannot be opened.
     #[error("cannot keep dictionaries: {0}")]
     Dictionaries(io::Error),
+    /// A secret cannot be read.
+    #[error("[[secret]] {0}")]
+    Secret(String),
     /// Traces cannot be sent.
     #[error("{0}")]
     Trace(#[from] TraceError),
@@ -106,6 +111,7 @@ pub struct PreparedSnapshot {
     upstream_tls: ClientConfigs,
     evidence: EvidenceStore,
     trace: Option<PreparedTracer>,
+    secrets: Option<Arc<Secrets>>,
 }
 
 /// What outlives a configuration.
@@ -132,7 +138,9 @@ impl PreparedSnapshot {
         };
         let tracer = earlier.and_then(|earlier| earlier.http.trace.as_ref());
         let trace = PreparedTracer::new(config.trace.as_ref(), tracer)?;
-        Ok(Self { config, tls, upstream_tls, evidence, trace })
+        let known = earlier.and_then(|earlier| earlier.http.secrets.as_deref());
+        let secrets = secrets::load(&config.secrets, known).map_err(SnapshotError::Secret)?;
+        Ok(Self { config, tls, upstream_tls, evidence, trace, secrets })
     }
 
     /// The configuration.
@@ -220,6 +228,7 @@ impl PreparedSnapshot {
             rule_names: compress.rule_names(&config),
             compress,
             trace,
+            secrets: self.secrets,
         };
         let begin = || RuleHits::begin(config.rules.shared_names(), workers);
         let hits = config.admin.is_some().then(begin);

@@ -478,7 +478,8 @@ impl Running {
         let (config, tls) = (snapshot.config.clone(), snapshot.tls.clone());
         let upstream_tls = snapshot.http.upstream_tls.clone();
         let evidence_roots = snapshot.names.evidence.roots().cloned();
-        let served = Served { config, tls, upstream_tls, evidence_roots };
+        let secrets = snapshot.http.secrets.clone();
+        let served = Served { config, tls, upstream_tls, evidence_roots, secrets };
         if let Some(sources) = &self.sources {
             return sources.serve(served);
         }

@@ -54,6 +54,7 @@ mod refuse;
 mod reload;
 mod renewal;
 mod resolvers;
+mod secrets;
 mod service;
 mod shadow;
 mod socks;

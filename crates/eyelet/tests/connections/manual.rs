@@ -86,7 +86,7 @@ fn write_files(pki: &Pki, text: &str) {
                 fs::write(path, line).unwrap();
             }
             "fields" => _ = pki.folder.write(name, "authorization: Bearer token\n"),
-            "secret" => {
+            "secret" | "token" => {
                 pki.folder.write(name, "0123456789abcdef0123456789abcdef0123456789ab");
             }
             _ => {}

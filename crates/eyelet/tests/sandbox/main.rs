@@ -9,4 +9,5 @@ mod ends;
 mod ground;
 mod hostile;
 mod reached;
+mod secrets;
 mod trust;

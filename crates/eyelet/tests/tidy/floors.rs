@@ -8,6 +8,20 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&["arc-swap", "eyelet-wire", "foldhash", "ipnet", "regex", "thiserror"]),
     ),
     (
+        "crates/secrets",
+        Some(&[
+            "aho-corasick",
+            "arc-swap",
+            "base64",
+            "bytes",
+            "eyelet-policy",
+            "http",
+            "memchr",
+            "thiserror",
+            "zeroize",
+        ]),
+    ),
+    (
         "crates/compress",
         Some(&["base64", "brotli", "bytes", "flate2", "http", "thiserror", "zstd-safe"]),
     ),
@@ -35,6 +49,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "aws-lc-rs", // hashes of users' tokens
             "eyelet-compress",
             "eyelet-policy",
+            "eyelet-secrets",
             "eyelet-sys",
             "eyelet-wire",
             "http", // names and values of fields, as what writes them reads them
@@ -187,11 +202,13 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "eyelet-config",
             "eyelet-policy",
+            "eyelet-secrets",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",
             "parking_lot",
             "tracing",
+            "zeroize",
         ]),
     ),
     ("crates/child", Some(&["eyelet-sys", "thiserror"])),
@@ -200,6 +217,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "eyelet-config",   // the configuration of the edge that serves it
             "eyelet-local-ca", // the authority of a run
+            "eyelet-secrets",  // their placeholders
             "eyelet-sys",
             "hickory-proto",
             "ipnet",
@@ -272,6 +290,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "httparse",
             "memchr",
             "thiserror",
+            "zeroize",
         ]),
     ),
     ("crates/multiplex", Some(&["bytes", "eyelet-h2", "eyelet-http1", "http"])),
@@ -336,6 +355,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-record",
             "eyelet-relay",
             "eyelet-resolve",
+            "eyelet-secrets",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",
@@ -368,6 +388,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-record",
             "eyelet-relay",
             "eyelet-resolve",
+            "eyelet-secrets",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",
@@ -399,6 +420,8 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-record",
             "eyelet-relay",
             "eyelet-resolve",
+            "eyelet-secrets",
+            "eyelet-sources",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",

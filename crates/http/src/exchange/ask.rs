@@ -17,6 +17,7 @@ use super::transfer::{Download, Upload};
 use super::{Exchange, room};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::{Failure, NoHead};
+use eyelet_downstream::client::secrets;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::date::to_client;
 use eyelet_downstream::connection::originate::Translation;
@@ -175,7 +176,9 @@ impl<'a> Exchange<'a, '_> {
                     return Ok(AskResult::Answered(head));
                 }
                 Ok(HeadEvent::Rests(since, is_begun)) => {
-                    let is_wanted = !is_begun && tries.may_go_on(&asked.found, request);
+                    let may_go_on = tries.may_go_on(&asked.found, request);
+                    // What rests may move to another process.
+                    let is_wanted = !is_begun && !request.carries_secret && may_go_on;
                     let head = is_wanted.then(|| asked.found.upstream.repeat(request).freeze());
                     // Without a longer one it is not sent again.
                     let repeat = head.filter(|head| head.len() <= REPEAT_BYTES_MAX);
@@ -197,6 +200,8 @@ impl<'a> Exchange<'a, '_> {
             && terms.switch.is_none()
             && terms.wanted.may_pass_lines()
             && self.served.sets_no_fields()
+            // They are searched for secrets.
+            && self.served.http.shared.secrets.is_none()
             && self.stream.as_http1().is_some()
     }
 
@@ -216,7 +221,10 @@ impl<'a> Exchange<'a, '_> {
         let length = if is_coded { Length::Chunked } else { request.length };
         let recoded = RequestCoding::of(self.served, request, is_coded)?;
         let taken = tries.take_body(upstream);
-        let upload = Upload::new(self.written, head, length, chunked);
+        let mut upload = Upload::new(self.written, head, length, chunked);
+        if request.carries_secret {
+            upload.wipe_head();
+        }
         let download = Download::new(self.written);
         let asked = sent.insert(Passing { found, upload, download, is_coded });
         asked.upload.recode(recoded);
@@ -325,6 +333,7 @@ impl<'a> Exchange<'a, '_> {
         &mut self,
         Response { parts: mut head, roles, .. }: Response,
     ) -> Result<(), Failure> {
+        secrets::check_fields(&self.served.http, &head.headers)?;
         let _counted = room::wait_for_interim(self.served, self.stream, &head).await?;
         to_client(&mut head, roles);
         self.stream.inform(head);

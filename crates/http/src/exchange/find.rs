@@ -3,6 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -189,7 +190,7 @@ impl Exchange<'_, '_> {
             *tried = Tried::default();
             Box::pin(while_here(self.stream, held.wait(give_up_at))).await?;
             dials.began = None;
-            newer = served.newer_route().or(newer);
+            newer = newer_route(served, request).or(newer);
         }
     }
 
@@ -239,6 +240,15 @@ impl Dial<'_> {
         tried.add(self.index);
         tried.count() < group.members.len()
     }
+}
+
+/// The route under a newer configuration, if the request may have it. A secret is for the upstreams
+/// that it was given for.
+fn newer_route(
+    served: &ServedConnection,
+    request: &UpstreamRequest<'_>,
+) -> Option<(Rc<Http>, Route)> {
+    if request.carries_secret { None } else { served.newer_route() }
 }
 
 /// Says if the request may leave before the upstream has spoken HTTP/2: it does no harm twice, and

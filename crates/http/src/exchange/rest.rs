@@ -224,6 +224,8 @@ impl<'a> Exchange<'a, '_> {
             trailers: lists(&parts.headers, &header::TE, "trailers"),
             again: true,
             needs_http1: false,
+            // One with a secret is not sent again after it rested.
+            carries_secret: false,
         };
         self.ask_and_pass(&mut request, &terms).await?.ok_or(NO_FIT)
     }

@@ -12,6 +12,7 @@ use super::{Exchange, request_body, room, websocket};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::{Failure, status};
 use eyelet_downstream::client::request_check::{check, may_be_sent_again};
+use eyelet_downstream::client::secrets;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::date::to_client;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
@@ -92,6 +93,7 @@ impl<'a> Exchange<'a, '_> {
         let host = check(served, request)?;
         let origin = served.intermediary.translate(&host, request).map_err(Failure::Answer)?;
         let host = origin.as_ref().map_or(host.as_str(), |origin| origin.authority());
+        let carries_secret = secrets::fill(served, route, host, request)?;
         let compressors = &served.http.compressors;
         let own = compressors.answer(route.rule, request);
         if let Some(own) = own.or_else(|| fields::ends_here(request).then(options)) {
@@ -129,6 +131,7 @@ impl<'a> Exchange<'a, '_> {
             trailers,
             again,
             needs_http1,
+            carries_secret,
         };
         let _counted = room::take_request(served, self.stream, request)?;
         let (origin, switch) = (origin.as_ref(), switch.as_ref());
@@ -173,6 +176,7 @@ impl<'a> Exchange<'a, '_> {
         &ResponseTerms { wanted, origin, switch, .. }: &ResponseTerms<'_>,
     ) -> Result<Option<ExchangeEnd>, Failure> {
         let served = self.served;
+        secrets::check_response(&served.http, &head)?;
         let (status, is_multiplexed) = (head.status(), self.stream.is_multiplexed());
         let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
         let (mut chosen, mut counted) = (None, None);

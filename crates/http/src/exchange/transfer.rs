@@ -6,6 +6,7 @@ mod decoded;
 mod lent;
 mod recoded;
 mod resting;
+mod secret;
 mod taken;
 use std::cell::Cell;
 use std::future::Future;
@@ -22,6 +23,7 @@ use tokio::time::{Sleep, sleep};
 
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::io::PASSED_BYTES_MAX;
+use eyelet_downstream::client::secrets;
 use eyelet_downstream::client::stream::{SMALL_BYTES, Stream};
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::decoding::Decoding;
@@ -243,6 +245,7 @@ impl<'a> Upload<'a> {
                         self.encoder.push(data, &mut self.queue);
                     }
                     Poll::Ready(Ok(Piece::End(trailers))) => {
+                        secrets::check_trailers(&self.http, trailers.as_ref())?;
                         self.encoder.finish(trailers.as_ref(), &mut self.queue);
                         upstream.end(trailers);
                         self.read = true;
@@ -685,14 +688,5 @@ impl<'a> Download<'a> {
         self.given += out.len() as u64;
         stream.push(coded_piece(out));
         Ok(some)
-    }
-
-    fn poll_upstream(
-        &mut self,
-        task: &mut Context<'_>,
-        upstream: &mut Upstream,
-        max: usize,
-    ) -> Poll<Result<Piece, ResponseFault>> {
-        upstream.poll_piece(task, &mut self.decoder, max)
     }
 }

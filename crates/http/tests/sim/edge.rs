@@ -121,6 +121,7 @@ impl Setup {
             upstream_tls: self.upstream_tls.clone(),
             server_tls: self.server_tls.clone(),
             rule_names: compress.rule_names(config),
+            secrets: None,
             compress: compress.clone(),
             trace: None,
         };

@@ -26,7 +26,7 @@ fn sent_by(
     let requester = Requester::new(client, "a.test", request.version, certificate);
     to_upstream(&mut request, Length::Empty, None, FieldRoles::UNKNOWN);
     let forwarded = requester.identify(&mut request.headers, trusted);
-    String::from_utf8(write_request(&request, "a.test", &forwarded).to_vec()).unwrap()
+    String::from_utf8(write_request(&request, "a.test", &forwarded, 0).to_vec()).unwrap()
 }
 
 #[test]

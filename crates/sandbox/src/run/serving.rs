@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use eyelet_config::{Config, Depth, Diagnostic, RunAuthority, SandboxAction, SandboxRule};
+use eyelet_secrets::SecretTerms;
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -264,6 +265,33 @@ impl RunServing<'_> {
         }
     }
 
+    /// Checks that a rule mints for the names of a secret: it takes the place of its placeholder in
+    /// requests that Eyelet can read. Returns the names for which none does.
+    ///
+    /// # Errors
+    /// No rule does for any of them.
+    pub fn check_secret(&self, terms: &SecretTerms) -> Result<Vec<String>, String> {
+        let parts: Vec<RulePart<'_>> =
+            self.ports().into_iter().flat_map(|port| self.parts(port)).collect();
+        let is_minted = |name: &String| {
+            parts.iter().filter(|part| *part.action != SandboxAction::Splice).any(|part| {
+                let shares = |own: &String| both(own, name).is_some();
+                part.names.as_ref().is_none_or(|own| own.iter().any(shares))
+            })
+        };
+        let names: Vec<String> = terms.names.iter().map(ToString::to_string).collect();
+        let others: Vec<String> = names.iter().filter(|name| !is_minted(name)).cloned().collect();
+        match others.len() == names.len() {
+            true => Err(format!(
+                "{}: no rule with `certificate = \"mint\"` has {} of the list, so it would not be \
+                 used",
+                terms.placeholder,
+                names.join(", ")
+            )),
+            false => Ok(others),
+        }
+    }
+
     fn private(&self) -> String {
         let nets: Vec<String> = self.private.iter().map(|net| format!("\"{net}\"")).collect();
         if nets.is_empty() { format!("\"{NOBODY}\"") } else { nets.join(", ") }
@@ -322,6 +350,27 @@ mod tests {
     fn rule(name: &str, sni: &[&str], action: SandboxAction) -> SandboxRule {
         let sni = sni.iter().map(|name| (*name).to_owned()).collect();
         SandboxRule { name: name.into(), sni, action }
+    }
+
+    #[test]
+    fn a_secret_needs_a_rule_that_mints_for_its_names() {
+        let list = AllowList::read(".a.example\nb.example").unwrap();
+        let mint = SandboxAction::Mint { upstream_ca: None };
+        let rules = [rule("opened", &["*.a.example"], mint)];
+        let (lets_all_pass, private, log) = (false, &[][..], Path::new("/dev/null"));
+        let serving = RunServing { list: &list, rules: &rules, lets_all_pass, private, log };
+        let check = |names: &[&str]| {
+            let names = names.iter().map(|name| name.parse().unwrap()).collect();
+            let placeholder = "EYELET_SECRET_GITHUB".parse().unwrap();
+            let (methods, headers) = (Vec::new(), Vec::new());
+            serving.check_secret(&SecretTerms { placeholder, names, methods, headers })
+        };
+        assert_eq!(check(&["api.a.example"]), Ok(Vec::new()));
+        assert_eq!(check(&["*.a.example", "b.example"]), Ok(vec!["b.example".to_owned()]));
+        for name in ["b.example", "a.example", "elsewhere.example"] {
+            let fault = check(&[name]).unwrap_err();
+            assert!(fault.contains(name) && fault.contains("EYELET_SECRET_GITHUB"), "{fault}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod learn;
 mod output;
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::io::{self, BufReader, ErrorKind, PipeWriter, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +17,7 @@ use std::thread;
 use std::time::Instant;
 use std::{env, fs};
 
-use eyelet_config::{Config, SandboxProfile};
+use eyelet_config::{Config, SandboxProfile, SecretSettings, SecretSource};
 use eyelet_edge::snapshot::listen;
 use eyelet_hold::Holds;
 use eyelet_sandbox::{
@@ -109,6 +110,40 @@ fn asks(args: &SandboxArgs, lets_all_pass: bool) -> io::Result<bool> {
     Ok(asks)
 }
 
+/// Says which names of secrets no rule mints for.
+///
+/// # Errors
+/// A secret has no other names.
+fn check_secrets(
+    serving: &RunServing<'_>,
+    profile: &SandboxProfile,
+    screen: &Screen<'_>,
+) -> Result<(), String> {
+    for SecretSettings { terms, .. } in &profile.secrets {
+        for name in serving.check_secret(terms)? {
+            screen.say(&format!("{}: no rule mints for {name}", terms.placeholder));
+        }
+    }
+    Ok(())
+}
+
+/// The placeholders of a profile, as variables that are called as their values are.
+fn placeholders(profile: &SandboxProfile) -> impl Iterator<Item = (OsString, OsString)> {
+    let texts = profile.secrets.iter().map(|secret| secret.terms.placeholder.as_str());
+    texts.map(|text| (text.into(), text.into()))
+}
+
+/// Secrets whose commands run before the sandboxed command only: that may change what would run
+/// later.
+fn read_once(mut secrets: Vec<SecretSettings>) -> Vec<SecretSettings> {
+    for secret in &mut secrets {
+        if let SecretSource::Command { refresh, .. } = &mut secret.source {
+            *refresh = None;
+        }
+    }
+    secrets
+}
+
 /// Confines the command, serves it, and says at the end what it did.
 fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let profile = profile(args)?;
@@ -128,7 +163,8 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         private: &profile.allow_private,
         log: &log_path,
     };
-    let trust = RunTrust::new(&serving.minted(), system_roots(), |name| env::var_os(name))?;
+    check_secrets(&serving, &profile, screen)?;
+    let mut trust = RunTrust::new(&serving.minted(), system_roots(), |name| env::var_os(name))?;
     trust.notes.iter().for_each(|note| screen.say(note));
     if args.print_env {
         if trust.authority.is_none() {
@@ -137,6 +173,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         io::stdout().write_all(&trust.lines())?;
         return Ok(0);
     }
+    trust.variables.extend(placeholders(&profile));
     // They are opened before the command could put something in their place.
     let outputs = RunOutputs::open(args.report.as_deref(), args.learn.as_deref())?;
     let plan = ConfinedPlan {
@@ -153,7 +190,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let mut names = ResolvedNames::default();
     let (addresses, sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
     let mut config = serving.config(&addresses, &mut names.placeholders, trust.authority)?;
-    config.dns = profile.dns;
+    (config.dns, config.secrets) = (profile.dns, read_once(profile.secrets));
     let existing = match lets_all_pass || asks {
         true => Existing::All,
         false => Existing::Listed(list.clone()),
@@ -189,7 +226,7 @@ fn hidden(args: &SandboxArgs, profile: &SandboxProfile) -> Vec<PathBuf> {
     let authority = eyelet_local_ca::default_folder().ok();
     // By a control socket the command could decide for itself.
     let control = own_folder();
-    let files = files.chain(&args.learn).chain(&authority).chain(&profile.secrets);
+    let files = files.chain(&args.learn).chain(&authority).chain(&profile.secret_files);
     let files = files.chain([&control]);
     files.filter_map(|file| fs::canonicalize(file).ok()).collect()
 }

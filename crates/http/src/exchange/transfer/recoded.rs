@@ -5,6 +5,7 @@ use std::task::{Context, Poll, ready};
 use super::{QUEUED_BYTES_MAX, QUOTA_BYTES, Upload};
 use crate::exchange::request_body::RequestCoding;
 use eyelet_downstream::client::exchange_error::ExchangeError;
+use eyelet_downstream::client::secrets;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_http1::body::Piece;
 use eyelet_upstream::Upstream;
@@ -46,6 +47,7 @@ impl Upload<'_> {
                     Poll::Ready(Err(exchange_error)) => return Poll::Ready(Err(exchange_error)),
                     Poll::Ready(Ok(Piece::Data(data))) => self.encoder.push(data, &mut self.queue),
                     Poll::Ready(Ok(Piece::End(trailers))) => {
+                        secrets::check_trailers(&self.http, trailers.as_ref())?;
                         self.encoder.finish(trailers.as_ref(), &mut self.queue);
                         upstream.end(trailers);
                         self.read = true;
