@@ -108,6 +108,11 @@ pub async fn serve(
                 pipeline.begin(request);
                 let ahead = Ahead { pipeline: &mut pipeline, asked };
                 let mut step = step(&mut client, &served, request, ahead).await;
+                if let Some(other) = step.done.by_rule.take()
+                    && (step.done.switched.is_some() || step.done.resting.is_some())
+                {
+                    served.go_on_as(&other);
+                }
                 if let Some(switched) = step.done.switched.take() {
                     let switched = switched::switch(client, served, switched).await;
                     return switched.map_or((), |rests| resting::rest_switched(*rests));

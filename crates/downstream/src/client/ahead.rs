@@ -145,7 +145,12 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     let (terminate, target) = (route.requests()?, route.target(0)?);
     let compressors = &served.http.compressors;
     let is_own = compressors.answer(route.rule, &request.parts).is_some();
-    if route.upstreams() > 1 || is_own || served.is_tied(&request.parts.headers) {
+    // Rules decide each request in its turn.
+    if !route.by_request.is_empty()
+        || route.upstreams() > 1
+        || is_own
+        || served.is_tied(&request.parts.headers)
+    {
         return None;
     }
     let mut parts = request.parts.clone();

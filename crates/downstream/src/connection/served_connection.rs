@@ -2,6 +2,7 @@
 //! rule, its counts, and its access lines.
 
 mod authority;
+pub mod by_request;
 mod identity;
 pub mod record;
 
@@ -80,6 +81,10 @@ pub struct ServedConnection {
     identity: ClientIdentity,
     /// The way in which its requests came here.
     pub intermediary: Intermediary,
+    /// What serves requests that other rules take, as they are first asked: one for each rule.
+    by_rule: RefCell<Vec<Rc<Self>>>,
+    /// True if it serves the requests of one rule, on another one's connection.
+    is_of_request: bool,
 }
 
 impl ServedConnection {
@@ -145,6 +150,8 @@ impl ServedConnection {
             upstream: RefCell::default(),
             removed_by: Cell::default(),
             intermediary,
+            by_rule: RefCell::default(),
+            is_of_request: false,
         }
     }
 
@@ -328,6 +335,9 @@ impl ServedConnection {
         method: &Method,
         reason: &Reason,
     ) -> (response::Parts, Length, Bytes) {
+        if matches!(reason, Reason::RefusedRequest(_)) {
+            return self.refused_request(reason).page(status, method);
+        }
         if let Some(rule) = self.intermediary.originate() {
             return originate::page(rule, (status, method), reason);
         }

@@ -12,6 +12,7 @@ use eyelet_telemetry::info::{Decided, End, Measured};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::log::Log;
 use eyelet_telemetry::request::RequestInfo;
+use eyelet_telemetry::rule_hits::RuleHits;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::ServerConfigs;
 use eyelet_trace::tracer::Tracer;
@@ -37,6 +38,8 @@ pub struct SharedHttp {
     /// The rules that may have dictionaries.
     pub rule_names: Arc<DictionaryRules>,
     pub trace: Option<Arc<Tracer>>,
+    /// Counts the decisions of each rule, if somebody asks for them.
+    pub hits: Option<Arc<RuleHits>>,
 }
 
 /// The HTTP state of one worker under one configuration.
@@ -122,6 +125,13 @@ impl Http {
             shared,
         };
         http.publish()
+    }
+
+    /// Counts a request at a rule that has not decided its connection.
+    pub fn count_decision(&self, rule: u32) {
+        if let Some(hits) = &self.shared.hits {
+            hits.hit(self.engine.index(), rule, self.engine.now_unix_ns());
+        }
     }
 
     fn publish(self) -> Rc<Self> {

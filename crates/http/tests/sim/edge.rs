@@ -123,6 +123,7 @@ impl Setup {
             rule_names: compress.rule_names(config),
             compress: compress.clone(),
             trace: None,
+            hits: None,
         };
         let listeners = Arc::new(["https".into()]);
         let labels = Labels::new(generation, listeners, config.rules.shared_names());
