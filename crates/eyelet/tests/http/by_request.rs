@@ -86,8 +86,9 @@ fn each_request_of_a_connection_is_decided() {
         assert_eq!(heard.status, status, "{request}: {heard:?}");
         assert_eq!(heard.field("connection"), None, "{request}: {heard:?}");
         let text = String::from_utf8(heard.body.clone()).unwrap();
-        let (_, path) = request.split_once(' ').unwrap();
-        let logged = edge.line(request, |line| line["http"]["path"] == path);
+        let (method, path) = request.split_once(' ').unwrap();
+        let is_its = |http: &serde_json::Value| http["method"] == method && http["path"] == path;
+        let logged = edge.line(request, |line| is_its(&line["http"]));
         assert_eq!(logged["rule"].as_str().unwrap_or(""), line, "{request}: {logged}");
         assert_eq!(logged["reason"], reason, "{request}: {logged}");
         if status == 200 {
