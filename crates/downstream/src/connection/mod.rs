@@ -10,7 +10,6 @@ pub mod originate;
 pub mod page;
 pub mod reason;
 pub mod refusal;
-mod request_refusal;
 pub mod resting;
 mod resting_tls;
 pub mod route;

@@ -5,6 +5,7 @@ mod authority;
 pub mod by_request;
 mod identity;
 pub mod record;
+mod refused_request;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;

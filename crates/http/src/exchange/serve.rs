@@ -17,6 +17,7 @@ use super::transfer::Download;
 use super::{Exchange, request_body, room, websocket};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::{Failure, status};
+use eyelet_downstream::client::head::asks_for_websocket;
 use eyelet_downstream::client::request_check::{check, may_be_sent_again};
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::date::to_client;
@@ -45,7 +46,7 @@ pub async fn exchange(
     request: &mut request::Parts,
     length: Length,
 ) -> ExchangeEnd {
-    let other = match served.rule_on(request) {
+    let other = match served.rule_on(request, asks_for_websocket(request)) {
         RequestRuling::Own => return exchange_by(served, stream, request, length).await,
         RequestRuling::Other(other) => other,
         RequestRuling::Refused(refused, reason) => {

@@ -351,6 +351,19 @@ mod tests {
         SandboxRule { name: name.into(), sni, action, methods, paths }
     }
 
+    fn said(serving: &RunServing<'_>, port: u16) -> Vec<String> {
+        let parts = serving.parts(port).into_iter().map(|part| {
+            let names = part.names.map_or("any".to_owned(), |names| names.join(" "));
+            let how = match part.action {
+                Some(SandboxAction::Splice) => "",
+                Some(SandboxAction::Mint { .. }) => " mint",
+                None => " refuse",
+            };
+            format!("{}:{how} {names}", part.name)
+        });
+        parts.collect()
+    }
+
     #[test]
     fn rules_are_for_what_the_list_has() {
         let list = AllowList::read(".a.example\nb.example\nc.example:8443").unwrap();
@@ -366,18 +379,6 @@ mod tests {
             lets_all_pass,
             private: &nets,
             log: Path::new("/dev/null"),
-        };
-        let said = |serving: &RunServing<'_>, port| {
-            let parts = serving.parts(port).into_iter().map(|part| {
-                let names = part.names.map_or("any".to_owned(), |names| names.join(" "));
-                let how = match part.action {
-                    Some(SandboxAction::Splice) => "",
-                    Some(SandboxAction::Mint { .. }) => " mint",
-                    None => " refuse",
-                };
-                format!("{}:{how} {names}", part.name)
-            });
-            parts.collect::<Vec<_>>()
         };
         let listed = serving(&rules, false);
         assert_eq!(
@@ -410,7 +411,26 @@ mod tests {
                 "not on the list at 443: any"
             ]
         );
-        // Requests are for those that read them, and nothing else passes to their names.
+        let all = [rule("all", &[], mint)];
+        assert_eq!(serving(&all, false).minted(), these(&["a.example", "b.example", "c.example"]));
+        assert_eq!(serving(&all, true).minted(), MintedNames::Any);
+        assert_eq!(serving(&[], true).minted(), MintedNames::Nothing);
+        for serving in [serving(&all, true), serving(&all, false), learning, listed] {
+            let addresses = [443, 80, 8443].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+            serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
+        }
+    }
+    #[test]
+    fn names_of_rules_on_requests_pass_by_those_alone() {
+        let list = AllowList::read(".a.example\nb.example").unwrap();
+        let mint = SandboxAction::Mint { upstream_ca: None };
+        let serving = |rules, lets_all_pass| RunServing {
+            list: &list,
+            rules,
+            lets_all_pass,
+            private: &[],
+            log: Path::new("/dev/null"),
+        };
         let asking = |name: &str, methods: &[&str]| SandboxRule {
             methods: methods.iter().map(|method| (*method).to_owned()).collect(),
             paths: vec!["/org/*".to_owned()],
@@ -435,14 +455,8 @@ mod tests {
         assert!(
             serving(&asking, true).parts(443).iter().all(|part| part.requests.concat().is_empty())
         );
-        let all = [rule("all", &[], mint)];
-        assert_eq!(serving(&all, false).minted(), these(&["a.example", "b.example", "c.example"]));
-        assert_eq!(serving(&all, true).minted(), MintedNames::Any);
-        assert_eq!(serving(&[], true).minted(), MintedNames::Nothing);
-        for serving in
-            [serving(&asking, false), serving(&all, true), serving(&all, false), learning, listed]
-        {
-            let addresses = [443, 80, 8443].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+        let addresses = [443, 80].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+        for serving in [serving(&asking, false), serving(&asking, true)] {
             serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
         }
     }

@@ -7,9 +7,8 @@ use eyelet_policy::{RequestFacts, RuleId, Verdict};
 use eyelet_telemetry::reason::Reason;
 use http::{HeaderMap, Method, request};
 
+use super::refused_request::RefusedRequest;
 use super::{ClientInfo, ServedConnection};
-use crate::client::head::asks_for_websocket;
-use crate::connection::request_refusal::RefusedRequest;
 use crate::connection::route::Route;
 
 /// What the rules say of a request.
@@ -23,20 +22,25 @@ pub enum RequestRuling {
 }
 
 impl ServedConnection {
-    /// Decides a request, if rules ask for requests.
+    /// Decides a request, if rules ask for requests. A WebSocket's CONNECT is asked as GET.
     #[inline]
-    pub fn rule_on(&self, request: &request::Parts) -> RequestRuling {
+    pub fn rule_on(&self, request: &request::Parts, is_websocket: bool) -> RequestRuling {
         match &self.route {
             Some(route) if !route.by_request.is_empty() && !self.is_of_request => {
-                self.decide_request(route, request)
+                self.decide_request(route, request, is_websocket)
             }
             _ => RequestRuling::Own,
         }
     }
 
-    fn decide_request(&self, route: &Route, request: &request::Parts) -> RequestRuling {
+    fn decide_request(
+        &self,
+        route: &Route,
+        request: &request::Parts,
+        is_websocket: bool,
+    ) -> RequestRuling {
         let policy = &self.http.shared.config.policy;
-        let method = if asks_for_websocket(request) { &Method::GET } else { &request.method };
+        let method = if is_websocket { &Method::GET } else { &request.method };
         let verdict = policy.decide_request(
             &route.by_request,
             &RequestFacts {

@@ -7,8 +7,8 @@ use eyelet_http1::head::Length;
 use http::header::{HeaderName, HeaderValue};
 use http::{Method, StatusCode, response};
 
-use super::page::text_page;
-use super::refusal::{Id, visible};
+use crate::connection::page::text_page;
+use crate::connection::refusal::{Id, visible};
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 
