@@ -26,6 +26,7 @@ mod originate;
 pub mod pem;
 mod reader;
 mod requester;
+mod requests;
 mod rule;
 mod rules;
 mod sandbox;

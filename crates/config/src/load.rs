@@ -17,9 +17,7 @@ use crate::lists::ListReader;
 use crate::reader::{Place, Report, Section};
 use crate::rule::{Lead, ReadState};
 use crate::rules::Reading;
-use crate::{
-    acme, admin, compression, fleet, hold, local, rule, sandbox, secret, settings, trace,
-};
+use crate::{acme, admin, compression, fleet, hold, local, rule, sandbox, secret, settings, trace};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]

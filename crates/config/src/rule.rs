@@ -15,7 +15,7 @@ use crate::model::{
     ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
 use crate::reader::{Place, Section, Text, listed};
-use crate::{compression, headers, hold, originate, upstreams, values};
+use crate::{compression, headers, hold, originate, requests, upstreams, values};
 
 /// A rule that was read.
 pub(super) struct Written<'t> {
@@ -111,7 +111,18 @@ pub(super) fn read<'t>(
     let (sni_lists, conditions) = (matchers.sni_lists, matchers.conditions);
     let refuse = kind == Kind::Refuse;
     let shadow = section.flag("shadow").unwrap_or(false);
-    let matchers = eyelet_policy::Rule { refuse, shadow, needs, sni, sni_lists, conditions };
+    requests::check_action(section, &action);
+    let upstream = action.requests().map(|requests| &requests.upstream);
+    let matchers = eyelet_policy::Rule {
+        refuse,
+        shadow,
+        needs,
+        sni,
+        sni_lists,
+        conditions,
+        requests: requests::matchers(section),
+        serves_requests: matches!(upstream, Some(TerminateUpstream::Http(_))),
+    };
     Some(Written { matchers, action, certificates: shown, leads, asks_certificates })
 }
 
@@ -554,7 +565,7 @@ fn known_keys() -> Vec<&'static str> {
 }
 
 /// The keys of every rule.
-const COMMON_KEYS: [&str; 23] = [
+const COMMON_KEYS: [&str; 26] = [
     "action",
     "alpn",
     "certificate_issuer",
@@ -566,9 +577,12 @@ const COMMON_KEYS: [&str; 23] = [
     "destination",
     "ech",
     "evidence",
+    "http_only_reads",
     "ja4",
     "listener",
+    "method",
     "name",
+    "path",
     "peer_cgroup",
     "peer_uid",
     "proxy_user",

@@ -13,7 +13,7 @@ use crate::mint::MINT;
 use crate::model::Dns;
 use crate::reader::{Report, Section};
 use crate::secret::{self, SecretSettings, SecretSource};
-use crate::{matchers, settings};
+use crate::{matchers, requests, settings};
 
 /// A profile of a file: the places that a command may reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +45,17 @@ pub struct SandboxRule {
     pub sni: Vec<String>,
     /// Its action.
     pub action: SandboxAction,
+    /// The methods of the requests that it takes, and globs of their paths, as an edge's rule has
+    /// them. Empty: any.
+    pub methods: Vec<String>,
+    pub paths: Vec<String>,
+}
+
+impl SandboxRule {
+    /// True if it decides requests.
+    pub fn asks_requests(&self) -> bool {
+        !(self.methods.is_empty() && self.paths.is_empty())
+    }
 }
 
 /// The action for TLS to a name.
@@ -63,7 +74,8 @@ const TITLE: &str = "[sandbox.NAME]";
 const PROFILE_KEYS: [&str; 6] =
     ["allow", "allow_file", "allow_private", "dry_run", "rule", "secrets"];
 const RULE_TITLE: &str = "[[sandbox.NAME.rule]]";
-const RULE_KEYS: [&str; 5] = ["action", "certificate", "name", "sni", "upstream_ca"];
+const RULE_KEYS: [&str; 8] =
+    ["action", "certificate", "http_only_reads", "method", "name", "path", "sni", "upstream_ca"];
 /// Keys of the whole configuration whose values are files of keys or secrets, or folders of them.
 const SECRETS: [&str; 9] = [
     "external_account_key_file",
@@ -201,7 +213,12 @@ fn rules(profile: &Section<'_>, folder: &Path) -> Vec<SandboxRule> {
         };
         let sni = section.texts("sni").unwrap_or_default().into_iter();
         let sni = sni.filter_map(|name| name.parse(pattern)).collect();
-        Some(SandboxRule { name, sni, action: rule_action(section, folder)? })
+        let (methods, paths) = requests::written(section);
+        let action = rule_action(section, folder)?;
+        if action == SandboxAction::Splice {
+            requests::check_splice(section);
+        }
+        Some(SandboxRule { name, sni, action, methods, paths })
     });
     rules.collect()
 }
@@ -278,6 +295,7 @@ mod tests {
                 "action = \"terminate\"\ncertificate = \"a.pem\"",
                 "expected `certificate = \"mint\"`",
             ),
+            ("action = \"splice\"\npath = \"/a\"", "a splice rule passes bytes on unread"),
             ("action = \"splice\"\ncertificate = \"mint\"", "is for `action = \"terminate\"` only"),
             ("action = \"splice\"\nsni = \".a.example\"", "is no name; expected"),
             ("sni = \"a.example\"", "a rule needs an `action`"),

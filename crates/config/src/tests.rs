@@ -653,6 +653,7 @@ mod lists;
 mod mint;
 mod originate;
 mod requester;
+mod requests;
 mod secret;
 mod trace;
 mod upstreams;

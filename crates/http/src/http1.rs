@@ -108,6 +108,7 @@ pub async fn serve(
                 pipeline.begin(request);
                 let ahead = Ahead { pipeline: &mut pipeline, asked };
                 let mut step = step(&mut client, &served, request, ahead).await;
+                step.pass_rule(&mut served);
                 if let Some(switched) = step.done.switched.take() {
                     let switched = switched::switch(client, served, switched).await;
                     return switched.map_or((), |rests| resting::rest_switched(*rests));
@@ -240,6 +241,15 @@ struct Step {
 }
 
 impl Step {
+    /// Has the connection go on by the rule of an exchange that is not over.
+    fn pass_rule(&mut self, served: &mut ServedConnection) {
+        if let Some(other) = self.done.by_rule.take()
+            && (self.done.switched.is_some() || self.done.resting.is_some())
+        {
+            served.go_on_as(&other);
+        }
+    }
+
     /// Returns how the connection ends now, if it does.
     fn end(&self, served: &ServedConnection) -> Option<(Reason, Last)> {
         if self.done.client_lost {

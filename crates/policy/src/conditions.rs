@@ -118,6 +118,8 @@ impl Conditions {
             Matcher::Alpn => !self.alpn.is_empty(),
             Matcher::Ja4 => !self.ja4.is_empty(),
             Matcher::TlsCompression => self.tls_compression,
+            // A rule has them beside these.
+            Matcher::Method | Matcher::Path => false,
             of_evidence => self.evidence.asks(of_evidence),
         }
     }
@@ -293,6 +295,7 @@ impl Conditions {
             Matcher::Alpn => listed(self.alpn.iter().map(|p| p.escape_ascii().to_string())),
             Matcher::Ja4 => listed(self.ja4.iter()),
             Matcher::TlsCompression => "\"offered\"".to_owned(),
+            Matcher::Method | Matcher::Path => String::new(),
             of_evidence => self.evidence.text(of_evidence),
         }
     }

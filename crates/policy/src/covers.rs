@@ -56,9 +56,9 @@ impl Rules {
 struct Search<'a> {
     rules: &'a Rules,
     comparisons: usize,
-    /// By the index of the conditions and whether the rule refuses: rules that share these are
+    /// By the indexes of the matchers and whether the rule refuses: rules that share these are
     /// compared with the rules without names only once.
-    unnamed: HashMap<(u32, bool), Unnamed>,
+    unnamed: HashMap<(u32, u32, bool), Unnamed>,
 }
 
 /// How far rules without names cover some conditions.
@@ -127,7 +127,7 @@ impl Search<'_> {
     fn covering_unnamed(&mut self, id: u32) -> Option<Vec<RuleId>> {
         let (entry, conditions) = self.rules.rule(id)?;
         let unnamed = self.rules.unnamed(conditions.asks(Matcher::SniMalformed));
-        let key = (entry.conditions, entry.refuse);
+        let key = (entry.conditions, entry.requests, entry.refuse);
         let known = self.unnamed.entry(key).or_insert_with(|| Unnamed {
             compared: 0,
             together: Together::of(conditions),
@@ -196,7 +196,11 @@ fn covers(rules: &Rules, wide: u32, narrow: u32) -> Cover {
     // rule.
     let passes_by =
         of.refuse && !by.refuse && MAY_BE_UNKNOWN.iter().any(|matcher| wide.asks(*matcher));
-    if passes_by || by.shadow { Cover::No } else { wide.cover(narrow) }
+    // Each request of a connection is decided.
+    let [by_requests, of_requests] =
+        [by, of].map(|entry| rules.requests.get(entry.requests as usize));
+    let takes_requests = by_requests.zip(of_requests).is_some_and(|(by, of)| by.covers(of));
+    if passes_by || by.shadow || !takes_requests { Cover::No } else { wide.cover(narrow) }
 }
 
 /// Matchers on facts that may be unknown or unverified.

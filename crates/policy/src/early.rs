@@ -31,7 +31,8 @@ impl Rules {
             while listing.next_if(|listed| *listed < id).is_some() {}
             let is_listing = listing.peek() == Some(&id);
             let Some((entry, conditions)) = self.rule(id) else { continue };
-            if entry.shadow {
+            // A refuse rule on requests refuses none yet.
+            if entry.shadow || entry.refuse && entry.requests != 0 {
                 continue;
             }
             let outcome = conditions.check_before_hello(facts, &lists, entry.refuse);

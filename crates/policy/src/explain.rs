@@ -87,6 +87,10 @@ impl Rules {
                 joined(listed(names.iter()), files.collect())
             }
             _ if conditions.asks(matcher) => conditions.text(matcher, &lists),
+            Matcher::Method | Matcher::Path => {
+                let asked = self.requests.get(entry.requests as usize);
+                asked.map_or_else(String::new, |asked| asked.text(matcher))
+            }
             _ => String::new(),
         }
     }

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod by_request;
 mod conditions;
 mod connect;
 mod covers;
@@ -24,6 +25,7 @@ mod names;
 mod nets;
 mod refusal;
 mod requester;
+mod requests;
 mod rules;
 mod source;
 
@@ -33,7 +35,7 @@ pub use covers::{Coverage, Covered};
 pub use evidence::{EvidenceKind, EvidenceMatchers};
 pub use explain::Miss;
 pub use expressions::{EXPRESSION_LISTS_MAX, EXPRESSIONS_MAX, ExpressionFault, NameExpressions};
-pub use facts::{CertificateFacts, Fact, FactSet, Facts, RequesterFacts};
+pub use facts::{CertificateFacts, Fact, FactSet, Facts, RequestFacts, RequesterFacts};
 pub use from_files::FromFiles;
 pub use lists::{FileList, LISTS_MAX, List, ListId, ListedBy, Lists, NameEntry, NameList};
 pub use matcher::{Matcher, SortedList};
@@ -41,5 +43,8 @@ pub use names::{NamePattern, NamePatternFault};
 pub use nets::{AddressPattern, AddressSet, NetSet};
 pub use refusal::Refusal;
 pub use requester::{RequesterMatchers, RequesterPattern};
+pub use requests::{
+    GlobFault, MethodFault, PathFault, PathGlob, RequestMatchers, RequestPattern, normalize_path,
+};
 pub use rules::{Decision, Needs, RULES_MAX, Rule, RuleId, RuleSearch, Rules, Verdict};
 pub use source::FactSource;

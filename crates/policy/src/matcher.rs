@@ -48,6 +48,10 @@ pub enum Matcher {
     CertificateNames,
     /// `certificate_issuer`
     CertificateIssuer,
+    /// `method`
+    Method,
+    /// `path`
+    Path,
 }
 
 /// The outcome of checking a rule's matchers.
@@ -80,6 +84,8 @@ impl fmt::Display for Matcher {
             Self::CertificateValid => "certificate_valid",
             Self::CertificateNames => "certificate_names",
             Self::CertificateIssuer => "certificate_issuer",
+            Self::Method => "method",
+            Self::Path => "path",
         })
     }
 }

@@ -1,6 +1,7 @@
 //! A table of names that is small for a million of them, and the look-up of a name's suffixes.
 
-use std::hash::{BuildHasher, Hasher};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::iter;
 
 use foldhash::fast::RandomState;
@@ -160,6 +161,19 @@ fn labels(name: &str) -> u32 {
 /// A number as the tables store it. No list needs more than 32 bits.
 pub(crate) fn index_u32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// The distinct items, and for each item the index of its equal.
+pub(crate) fn distinct<T: Copy + Eq + Hash>(items: impl Iterator<Item = T>) -> (Vec<T>, Vec<u32>) {
+    let (mut all, mut known) = (Vec::new(), HashMap::new());
+    let ids = items.map(|item| {
+        *known.entry(item).or_insert_with(|| {
+            all.push(item);
+            index_u32(all.len() - 1)
+        })
+    });
+    let ids = ids.collect();
+    (all, ids)
 }
 
 /// A free bucket: no name has this number.

@@ -6,10 +6,14 @@ use std::fmt;
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::hello::SniFault;
 
+use crate::requests::{PathFault, RequestFault};
+
 /// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
+    /// Origins could read the path of the request in different ways, and a rule asks for it.
+    AmbiguousPath(PathFault),
     /// A refuse rule on the client's or the destination's address.
     ByAddress,
     /// A refuse rule on who asks.
@@ -28,20 +32,28 @@ pub enum Refusal {
     ByName,
     /// A refuse rule on the protocols offered.
     ByProtocol,
+    /// A refuse rule on requests.
+    ByRequest,
     /// A refuse rule on the TLS version.
     ByVersion,
     /// The name is malformed, and no rule takes such hellos.
     MalformedName(SniFault),
+    /// A field of the request names another method, and a rule asks for it.
+    MethodOverride,
     /// A refuse rule on names that are not verified.
     NameNotVerified,
     /// The hello was needed and cannot be obtained.
     NoHello,
     /// The hello has no name, and no rule takes it without one.
     NoName,
+    /// No rule for the request, or the last refuse rule.
+    NoRequestRule,
     /// No rule for the name, or the last refuse rule.
     NoRule,
     /// A rule might take the client if it named its user.
     NoUser,
+    /// A refuse rule asks for requests, and the rule that takes the connection reads none.
+    RequestUnread,
     /// No rule for what is known without a name.
     Unlisted,
 }
@@ -50,6 +62,7 @@ impl Refusal {
     /// The reason, without the fault of a malformed name.
     pub const fn text(self) -> &'static str {
         match self {
+            Self::AmbiguousPath(fault) => fault.text(),
             Self::ByAddress => "refused by address",
             Self::ByRequester => "refused by identity",
             Self::ByCertificate => "refused by certificate",
@@ -59,13 +72,17 @@ impl Refusal {
             Self::ByFingerprint => "refused by fingerprint",
             Self::ByName => "refused by name",
             Self::ByProtocol => "refused by ALPN",
+            Self::ByRequest => "refused by request",
             Self::ByVersion => "TLS version too old",
             Self::MalformedName(_) => "malformed name",
+            Self::MethodOverride => "a field overrides the method",
             Self::NameNotVerified => "the name is not verified",
             Self::NoHello => "no hello",
             Self::NoName => "no name",
+            Self::NoRequestRule => "no rule for this request",
             Self::NoRule => "no rule for this name",
             Self::NoUser => "the rules ask for a user",
+            Self::RequestUnread => "the requests of this connection are not read",
             Self::Unlisted => "no rule for this connection",
         }
     }
@@ -74,14 +91,19 @@ impl Refusal {
     /// not know `missing_extension`, which RFC 8446 section 9.2 requires when the name is missing.
     pub const fn alert(self, tls12_client: bool) -> AlertDescription {
         match self {
-            Self::ByAddress
+            Self::AmbiguousPath(_)
+            | Self::ByAddress
+            | Self::ByRequest
             | Self::ByRequester
             | Self::ByCertificate
             | Self::ByConnect
             | Self::ByEch
             | Self::ByFingerprint
+            | Self::MethodOverride
             | Self::NameNotVerified
+            | Self::NoRequestRule
             | Self::NoUser
+            | Self::RequestUnread
             | Self::Unlisted => AlertDescription::AccessDenied,
             // RFC 5246 section 7.2.2: no acceptable set of security parameters.
             Self::ByCompression => AlertDescription::HandshakeFailure,
@@ -91,6 +113,15 @@ impl Refusal {
             Self::MalformedName(_) | Self::NoHello => AlertDescription::DecodeError,
             Self::NoName if tls12_client => AlertDescription::HandshakeFailure,
             Self::NoName => AlertDescription::MissingExtension,
+        }
+    }
+}
+
+impl From<RequestFault> for Refusal {
+    fn from(fault: RequestFault) -> Self {
+        match fault {
+            RequestFault::Override => Self::MethodOverride,
+            RequestFault::Path(fault) => Self::AmbiguousPath(fault),
         }
     }
 }

@@ -11,10 +11,11 @@ use crate::conditions::Conditions;
 use crate::facts::{Fact, Facts};
 use crate::lists::{FileList, Held, ListId, Lists, Newest};
 use crate::matcher::{Matcher, Outcome};
-use crate::name_table::index_u32;
+use crate::name_table::{distinct, index_u32};
 use crate::names::{Found, NameIndex, NamePattern};
 use crate::refusal::Refusal;
 use crate::requester::OF_REQUESTER;
+use crate::requests::{RequestMatchers, RequestOutcome};
 
 /// A rule as written. An empty `sni` and `Conditions::default()` match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -29,8 +30,12 @@ pub struct Rule {
     pub sni: Vec<NamePattern>,
     /// Lists of further names that it takes; ascending.
     pub sni_lists: Vec<ListId>,
-    /// The other matchers.
+    /// The other matchers on the connection.
     pub conditions: Conditions,
+    /// The matchers on each request of the connection.
+    pub requests: RequestMatchers,
+    /// True if its action reads requests, so that each is decided.
+    pub serves_requests: bool,
 }
 
 /// What a rule's action needs of the hello, whatever its matchers ask for.
@@ -81,9 +86,14 @@ pub struct Rules {
     entries: Box<[Entry]>,
     /// The distinct sets of matchers: 100,000 rules that list only names share one.
     conditions: Box<[Conditions]>,
+    /// The distinct matchers on requests. The first are none.
+    pub(crate) requests: Box<[RequestMatchers]>,
+    /// Refuse rules that ask for requests, ascending, without shadow rules. They are passed over
+    /// until there is a request.
+    pub(crate) passed: Box<[u32]>,
     /// The rules that decide whether the hello is read. Of rules with equal matchers apart from
     /// those on the hello, only the first is here. The list ends with the first rule that has no
-    /// other matcher. It contains no shadow rules.
+    /// other matcher. It contains no shadow rules, and none of `passed`.
     before_hello: Box<[u32]>,
     /// Whether the first of these asks for the hello whatever other facts are known.
     hello_first: bool,
@@ -103,6 +113,7 @@ pub struct Rules {
     pub(crate) asks_users: bool,
     asks_cgroups: bool,
     asks_client_certs: bool,
+    pub(crate) asks_requests: bool,
     fingerprint: u64,
 }
 
@@ -121,6 +132,9 @@ pub struct RuleSearch<'a> {
 pub(crate) struct Entry {
     /// Index into `Rules::conditions`.
     pub(crate) conditions: u32,
+    /// Index into `Rules::requests`; 0: it takes any request.
+    pub(crate) requests: u32,
+    pub(crate) serves_requests: bool,
     pub(crate) refuse: bool,
     pub(crate) shadow: bool,
     pub(crate) named: bool,
@@ -148,7 +162,11 @@ impl Rules {
     pub fn with_lists(rules: &[Rule], lists: Lists) -> Self {
         let rules = rules.get(..RULES_MAX).unwrap_or(rules);
         let (conditions, ids) = distinct(rules.iter().map(|rule| &rule.conditions));
-        let written = rules.iter().zip(ids).map(|(rule, id)| Entry::new(rule, id));
+        let none = RequestMatchers::default();
+        let asked = std::iter::once(&none).chain(rules.iter().map(|rule| &rule.requests));
+        let (requests, request_ids) = distinct(asked);
+        let ids = ids.into_iter().zip(request_ids.into_iter().skip(1));
+        let written = rules.iter().zip(ids).map(|(rule, ids)| Entry::new(rule, ids));
         let (entries, rule_entries) = distinct(written);
         let conditions: Box<[Conditions]> = conditions.into_iter().cloned().collect();
         let numbered = || rules.iter().enumerate().map(|(id, rule)| (index_u32(id), rule));
@@ -159,15 +177,23 @@ impl Rules {
             chosen.map(|(id, _)| id).collect()
         };
         let deciding = || entries.iter().filter(|entry| !entry.shadow);
+        let is_deciding = |rule: &Rule| !rule.shadow && !(rule.refuse && !rule.requests.is_empty());
         // A rule with `sni_malformed` cannot match a name that is listed.
         let named = numbered().filter(|(_, rule)| !rule.conditions.asks(Matcher::SniMalformed));
         Self {
             names: NameIndex::new(named.map(|(id, rule)| (id, &*rule.sni))),
             before_hello: before_hello(&rule_entries, &entries, &conditions),
-            hello_first: rules.iter().find(|rule| !rule.shadow).is_some_and(|first| {
-                let is_any = first.conditions.without_hello() == Conditions::default();
-                is_any && Entry::new(first, 0).asks_hello
-            }),
+            hello_first: numbered().find(|(_, rule)| is_deciding(rule)).is_some_and(
+                |(_, first)| {
+                    let is_any = first.conditions.without_hello() == Conditions::default();
+                    is_any && Entry::new(first, (0, 0)).asks_hello
+                },
+            ),
+            passed: numbered()
+                .filter(|(_, rule)| !rule.shadow && !is_deciding(rule))
+                .map(|(id, _)| id)
+                .collect(),
+            asks_requests: requests.len() > 1,
             unnamed: unnamed_with(false),
             malformed: unnamed_with(true),
             naming_targets: numbered()
@@ -188,6 +214,7 @@ impl Rules {
             lists: Newest::new(lists),
             rules: rule_entries.into(),
             entries: entries.into(),
+            requests: requests.into_iter().cloned().collect(),
             conditions,
         }
     }
@@ -219,7 +246,8 @@ impl Rules {
         lists: &Lists,
         candidates: &mut Option<Peekable<Found<'a>>>,
     ) -> Decision {
-        if !self.hello_first {
+        // A request comes after the hello, or with what stands for one.
+        if !self.hello_first && facts.request.is_none() {
             match self.decide_before_hello(facts, lists) {
                 Decision::Need(Fact::Hello) => {}
                 decided => return decided,
@@ -355,6 +383,10 @@ impl Rules {
                 candidates.peek() == Some(&id)
             });
             let (entry, conditions) = self.rule(id)?;
+            if entry.requests != 0 {
+                // It decides requests, and here is none.
+                return None;
+            }
             let is_blind = id < first_peek && !entry.asks_hello;
             let outcome = match conditions.check_before_hello(facts, &lists, entry.refuse) {
                 Outcome::Holds if is_blind => Outcome::Holds,
@@ -367,9 +399,7 @@ impl Rules {
                 other => other,
             };
             match outcome {
-                Outcome::Holds => {
-                    Some((RuleId(id), self.verdict(id, entry, facts.hello.map(|hello| hello.name))))
-                }
+                Outcome::Holds => Some((RuleId(id), self.verdict((id, entry), facts, &lists))),
                 Outcome::Needs(fact) => Some((RuleId(id), Decision::Need(fact))),
                 Outcome::Fails(_) => None,
             }
@@ -393,7 +423,7 @@ impl Rules {
                 Outcome::Fails(_) => {}
                 Outcome::Needs(fact) => return Decision::Need(fact),
                 Outcome::Holds if entry.asks_hello => return Decision::Need(Fact::Hello),
-                Outcome::Holds => return self.verdict(id, entry, None),
+                Outcome::Holds => return self.verdict((id, entry), facts, lists),
             }
         }
         no_rule(Refusal::Unlisted)
@@ -409,10 +439,18 @@ impl Rules {
     ) -> Decision {
         while let Some(&id) = candidates.peek() {
             if let Some((entry, conditions)) = self.rule(id).filter(|(entry, _)| !entry.shadow) {
-                match entry.check(conditions, hello, facts, lists) {
-                    Outcome::Fails(_) => {}
-                    Outcome::Needs(fact) => return Decision::Need(fact),
-                    Outcome::Holds => return self.verdict(id, entry, Some(hello.name)),
+                match self.check_request(entry, facts.request.as_ref()) {
+                    RequestOutcome::Fails(_) => {}
+                    by_request => match entry.check(conditions, hello, facts, lists) {
+                        Outcome::Fails(_) => {}
+                        Outcome::Needs(fact) => return Decision::Need(fact),
+                        Outcome::Holds => {
+                            return match by_request {
+                                RequestOutcome::Unclear(fault) => refused(id, fault.into()),
+                                _ => self.verdict((id, entry), facts, lists),
+                            };
+                        }
+                    },
                 }
             }
             candidates.next();
@@ -464,7 +502,16 @@ impl Rules {
         at.and_then(|at| self.by_list.get(at)).map_or(&[], |(_, rules)| rules)
     }
 
-    fn verdict(&self, id: u32, entry: Entry, name: Option<HelloName<'_>>) -> Decision {
+    /// The verdict of a rule whose matchers hold.
+    fn verdict(&self, (id, entry): (u32, Entry), facts: &Facts<'_>, lists: &Lists) -> Decision {
+        if facts.request.is_none()
+            && !entry.refuse
+            && !entry.serves_requests
+            && let Some(unread) = self.refuses_unread(id, facts, lists)
+        {
+            return unread;
+        }
+        let name = facts.hello.map(|hello| hello.name);
         let refuse = match name {
             _ if entry.refuse => Some(self.reason(id, entry, name)),
             Some(HelloName::Malformed(fault)) if entry.needs_name => {
@@ -483,6 +530,7 @@ impl Rules {
         let is_lie = || self.rule(id).is_some_and(|(_, asked)| asked.asks_untrue_name());
         match name {
             Some(HelloName::Malformed(fault)) => Refusal::MalformedName(fault),
+            _ if entry.requests != 0 => Refusal::ByRequest,
             _ if is_lie() => Refusal::NameNotVerified,
             _ if OF_CERTIFICATE.into_iter().any(asks) => Refusal::ByCertificate,
             _ if asks(Matcher::TlsCompression) => Refusal::ByCompression,
@@ -539,10 +587,12 @@ impl RuleSearch<'_> {
 }
 
 impl Entry {
-    fn new(rule: &Rule, conditions: u32) -> Self {
+    fn new(rule: &Rule, (conditions, requests): (u32, u32)) -> Self {
         let named = rule.is_named();
         Self {
             conditions,
+            requests,
+            serves_requests: rule.serves_requests,
             refuse: rule.refuse,
             shadow: rule.shadow,
             named,
@@ -552,8 +602,13 @@ impl Entry {
         }
     }
 
-    /// Checks all its matchers except the names.
-    fn check(
+    /// True if it decides connections, and not only requests.
+    const fn decides(self) -> bool {
+        !self.shadow && !(self.refuse && self.requests != 0)
+    }
+
+    /// Checks all its matchers on the connection except the names.
+    pub(crate) fn check(
         self,
         conditions: &Conditions,
         hello: &HelloFacts<'_>,
@@ -594,19 +649,6 @@ fn by_list(rules: &[Rule]) -> Box<[(ListId, Box<[u32]>)]> {
     by_list.into_iter().map(|(list, rules)| (list, rules.into())).collect()
 }
 
-/// The distinct items, and for each item the index of its equal.
-fn distinct<T: Copy + Eq + Hash>(items: impl Iterator<Item = T>) -> (Vec<T>, Vec<u32>) {
-    let (mut all, mut known) = (Vec::new(), HashMap::new());
-    let ids = items.map(|item| {
-        *known.entry(item).or_insert_with(|| {
-            all.push(item);
-            index_u32(all.len() - 1)
-        })
-    });
-    let ids = ids.collect();
-    (all, ids)
-}
-
 fn before_hello(rules: &[u32], entries: &[Entry], conditions: &[Conditions]) -> Box<[u32]> {
     // Conditions without the matchers on the hello, numbered. Equal ones fail or hold together, so
     // of several such rules only the first can decide or ask.
@@ -623,7 +665,7 @@ fn before_hello(rules: &[u32], entries: &[Entry], conditions: &[Conditions]) -> 
     let mut asked = vec![[false; 2]; cheap_ids.len()];
     let mut chosen = Vec::new();
     let entries = rules.iter().filter_map(|entry| entries.get(*entry as usize));
-    for (id, entry) in entries.enumerate().filter(|(_, entry)| !entry.shadow) {
+    for (id, entry) in entries.enumerate().filter(|(_, entry)| entry.decides()) {
         let Some(cheap) = cheap.get(entry.conditions as usize).copied() else { continue };
         let seen = asked.get_mut(cheap).and_then(|by| by.get_mut(usize::from(entry.refuse)));
         if seen.map(|seen| std::mem::replace(seen, true)) != Some(true) {
@@ -634,6 +676,10 @@ fn before_hello(rules: &[u32], entries: &[Entry], conditions: &[Conditions]) -> 
         }
     }
     chosen.into()
+}
+
+const fn refused(rule: u32, why: Refusal) -> Decision {
+    Decision::Verdict(Verdict { rule: Some(RuleId(rule)), refuse: Some(why) })
 }
 
 const fn no_rule(why: Refusal) -> Decision {

@@ -107,6 +107,8 @@ pub enum Reason {
     Reflected(Detail),
     /// A rule refused it, or none matched. The text names the rule's matcher.
     Refused(&'static str),
+    /// A rule refused the request, or none takes it.
+    RefusedRequest(&'static str),
     /// The request is malformed: the status of the response, and what is wrong.
     Request(u16, Detail),
     /// The upstream's response is malformed.
@@ -241,6 +243,7 @@ impl Reason {
             | Self::NoUser(_)
             | Self::Placeholder(_)
             | Self::Refused(_)
+            | Self::RefusedRequest(_)
             | Self::RuleGone
             | Self::Server(_)
             | Self::Trace => Class::Refused,
@@ -328,6 +331,7 @@ impl Reason {
             Self::Misdirected(_) | Self::RuleGone => 421,
             Self::Placeholder(_) => 403,
             Self::Request(status, _) => *status,
+            Self::RefusedRequest(_) => 403,
             Self::Trace => 405,
             Self::Timeout(Limit::Head | Limit::RequestBody, _) => 408,
             // RFC 9209 sections 2.3.14 and 2.3.15: it was reached, and has said no, or nonsense.

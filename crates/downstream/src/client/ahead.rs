@@ -146,7 +146,12 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     let (terminate, target) = (route.requests()?, route.target(0)?);
     let compressors = &served.http.compressors;
     let is_own = compressors.answer(route.rule, &request.parts).is_some();
-    if route.upstreams() > 1 || is_own || served.is_tied(&request.parts.headers) {
+    // Rules decide each request in its turn.
+    if !route.by_request.is_empty()
+        || route.upstreams() > 1
+        || is_own
+        || served.is_tied(&request.parts.headers)
+    {
         return None;
     }
     // Its turn says what becomes of it.

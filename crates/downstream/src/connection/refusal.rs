@@ -172,7 +172,7 @@ impl fmt::Display for Id {
 
 /// The text with `?` for every character that a status line or a quoted string may not have (RFC
 /// 9112 section 4, RFC 8941 section 3.3.3). A rule's name may be any text.
-fn visible(text: &str) -> String {
+pub fn visible(text: &str) -> String {
     let visible = text.chars().map(|c| if matches!(c, ' '..='~') { c } else { '?' });
     visible.take(SHOWN_MAX).collect()
 }

@@ -1,6 +1,7 @@
 //! The rule that serves a connection's requests. After a reload the newest rules decide again, from
 //! the facts kept of the hello.
 
+use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use eyelet_balance::group::{Group, Member, Tried};
 use eyelet_config::{
     Action, Host, HostPort, HttpAddress, HttpUpstream, Terminate, TerminateUpstream,
 };
-use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, RequesterFacts, Verdict};
+use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, RequesterFacts, RuleId, Verdict};
 use eyelet_resolve::evidence::Attempt;
 use eyelet_resolve::names::Names;
 use eyelet_resolve::{dialled, gather};
@@ -38,6 +39,10 @@ pub struct Route {
     group: Option<Arc<Group>>,
     /// The client's destination, if that is the upstream.
     destination: Option<Box<HttpUpstream>>,
+    /// The rule that decided the connection.
+    pub of_connection: u32,
+    /// The rules that decide its requests, ascending. Empty: its own rule takes all of them.
+    pub by_request: Rc<[RuleId]>,
 }
 
 /// One of a route's upstreams.
@@ -88,25 +93,22 @@ impl Route {
         has_preface: bool,
         local: impl FnOnce() -> Option<SocketAddr>,
     ) -> Option<Self> {
+        let (address, local) = (OnceCell::new(), Cell::new(Some(local)));
+        let local = || *address.get_or_init(|| local.take().and_then(|local| local()));
         let shared = &http.shared;
         let decided_by = info.decided.labels.generation();
         if decided_by == shared.generation {
-            return Self::new(http, info, (info.decided.listener, info.decided.rule?));
+            let mut route = Self::new(http, info, (info.decided.listener, info.decided.rule?))?;
+            route.find_request_rules(http, info, &local)?;
+            return Some(route);
         }
         let (listener, rule) = if decided_by >= shared.rules_since {
             (info.decided.listener, info.decided.rule?)
         } else {
-            decide(http, info, local)?
+            decide(http, info, &local)?
         };
-        let route = Self::new(http, info, (listener, rule))?;
-        let roots = shared.server_tls.client_roots(&shared.config.rules, rule);
-        let is_fit = match (route.intermediary().serves_cleartext(), info.decided.tls_version) {
-            (false, Some(_)) => is_fit(route.requests()?, roots, info, has_preface),
-            // There was no handshake, and none is wanted.
-            (true, None) => true,
-            _ => false,
-        };
-        if !is_fit {
+        let mut route = Self::new(http, info, (listener, rule))?;
+        if !route.is_fit(http, info, has_preface) {
             return None;
         }
         info.decided.labels = http.labels.clone();
@@ -114,7 +116,55 @@ impl Route {
         info.decided.rule = Some(rule);
         // These are rule indexes of the other configuration.
         info.decided.shadow.clear();
+        route.find_request_rules(http, info, &local)?;
         Some(route)
+    }
+
+    /// The route of a request that another rule takes than the connection's. `None`: the rule
+    /// serves no requests, or would require another handshake.
+    pub fn of_request(
+        &self,
+        http: &Http,
+        info: &ConnectionInfo,
+        (rule, has_preface): (u32, bool),
+    ) -> Option<Self> {
+        let mut route = Self::new(http, info, (info.decided.listener, rule))?;
+        if !route.is_fit(http, info, has_preface) {
+            return None;
+        }
+        if Arc::ptr_eq(&route.action, &self.action) {
+            // A stranger may know the client by its connection.
+            (route.shelf, route.others) = (self.shelf.clone(), self.others.clone());
+        }
+        (route.of_connection, route.by_request) = (self.of_connection, self.by_request.clone());
+        Some(route)
+    }
+
+    /// Finds the rules that decide its requests. `None`: they cannot be known any more.
+    fn find_request_rules(
+        &mut self,
+        http: &Http,
+        info: &ConnectionInfo,
+        local: impl FnOnce() -> Option<SocketAddr>,
+    ) -> Option<()> {
+        let policy = &http.shared.config.policy;
+        if policy.asks_requests() {
+            let mut kept = Kept::of(http, info, info.decided.listener, local)?;
+            self.by_request = policy.request_rules(RuleId(self.rule), &mut kept).into();
+        }
+        Some(())
+    }
+
+    /// True if the connection's handshake, or that it had none, meets the terms of the rule.
+    fn is_fit(&self, http: &Http, info: &ConnectionInfo, has_preface: bool) -> bool {
+        let Some(terminate) = self.requests() else { return false };
+        let roots = http.shared.server_tls.client_roots(&http.shared.config.rules, self.rule);
+        match (self.intermediary().serves_cleartext(), info.decided.tls_version) {
+            (false, Some(_)) => is_fit(terminate, roots, info, has_preface),
+            // There was no handshake, and none is wanted.
+            (true, None) => true,
+            _ => false,
+        }
     }
 
     fn new(http: &Http, info: &ConnectionInfo, (listener, rule): (u16, u32)) -> Option<Self> {
@@ -147,7 +197,8 @@ impl Route {
         let others = terminate.others.iter().filter_map(TerminateUpstream::as_http);
         let (shelf, others) = (shelf(upstream), others.map(shelf).collect());
         let group = http.dialler.names.shared.upstreams.of(rule).cloned();
-        Some(Self { rule, action, shelf, others, group, destination })
+        let (of_connection, by_request) = (rule, Rc::default());
+        Some(Self { rule, action, shelf, others, group, destination, of_connection, by_request })
     }
 
     /// The upstream for a request of this client that was at those of `tried`. `None`: it was at
@@ -193,7 +244,9 @@ impl Route {
 
     /// The route of one request of a proxy's client.
     pub fn proxied(rule: u32, action: Arc<Action>, shelf: Rc<Shelf>) -> Self {
-        Self { rule, action, shelf, others: Box::default(), group: None, destination: None }
+        let (others, of_connection, by_request) = (Box::default(), rule, Rc::default());
+        let (group, destination) = (None, None);
+        Self { rule, action, shelf, others, group, destination, of_connection, by_request }
     }
 
     /// True if bodies of requests are decoded for the application.
@@ -252,38 +305,8 @@ fn decide(
     local: impl FnOnce() -> Option<SocketAddr>,
 ) -> Option<(u16, u32)> {
     let (decided, policy) = (&info.decided, &http.shared.config.policy);
-    // The hello is not known as it was: the rules might take it for another one.
-    if decided.sni_malformed || (!decided.alpn_whole && policy.asks_alpn()) {
-        return None;
-    }
     let listener = http.labels.listener_called(decided.labels.listener(decided.listener))?;
-    let hello = decided.tls_version.map(|version_max| HelloFacts {
-        alpn: decided.alpn.as_ref().map_or(&[], Alpn::as_bytes),
-        // The handshake chose the highest version of both sides, and this edge supports the
-        // highest.
-        version_max,
-        ech: decided.ech,
-        compression: !matches!(decided.tls_compression, None | Some(TlsCompression::None)),
-        ..HelloFacts::named(decided.sni.as_deref())
-    });
-    let unknown = match hello {
-        Some(_) => FactSet::EMPTY,
-        // The client speaks no TLS.
-        None => FactSet::EMPTY.with(Fact::Hello),
-    };
-    let connect = connect_target(decided);
-    let mut kept = Kept {
-        names: &http.dialler.names,
-        info,
-        listener,
-        hello,
-        destination: decided.destination,
-        local: Some(local).filter(|_| connect.is_none()),
-        connect,
-        dns_agrees: None,
-        shown: None,
-        unknown,
-    };
+    let mut kept = Kept::of(http, info, listener, local)?;
     match policy.decide_from(&mut kept) {
         Decision::Verdict(Verdict { rule, refuse: None }) => Some((listener, rule?.0)),
         Decision::Verdict(_) | Decision::Need(_) => None,
@@ -303,6 +326,44 @@ struct Kept<'a, L> {
     dns_agrees: Option<bool>,
     shown: Option<Arc<Attempt>>,
     unknown: FactSet,
+}
+
+impl<'a, L: FnOnce() -> Option<SocketAddr>> Kept<'a, L> {
+    /// Those of a connection. `None`: its hello is not known as it was, and the rules might take it
+    /// for another one.
+    fn of(http: &'a Http, info: &'a ConnectionInfo, listener: u16, local: L) -> Option<Self> {
+        let decided = &info.decided;
+        if decided.sni_malformed || (!decided.alpn_whole && http.shared.config.policy.asks_alpn()) {
+            return None;
+        }
+        let hello = decided.tls_version.map(|version_max| HelloFacts {
+            alpn: decided.alpn.as_ref().map_or(&[], Alpn::as_bytes),
+            // The handshake chose the highest version of both sides, and this edge supports the
+            // highest.
+            version_max,
+            ech: decided.ech,
+            compression: !matches!(decided.tls_compression, None | Some(TlsCompression::None)),
+            ..HelloFacts::named(decided.sni.as_deref())
+        });
+        let unknown = match hello {
+            Some(_) => FactSet::EMPTY,
+            // The client speaks no TLS.
+            None => FactSet::EMPTY.with(Fact::Hello),
+        };
+        let connect = connect_target(decided);
+        Some(Self {
+            names: &http.dialler.names,
+            info,
+            listener,
+            hello,
+            destination: decided.destination,
+            local: Some(local).filter(|_| connect.is_none()),
+            connect,
+            dns_agrees: None,
+            shown: None,
+            unknown,
+        })
+    }
 }
 
 impl<L: FnOnce() -> Option<SocketAddr>> FactSource for Kept<'_, L> {

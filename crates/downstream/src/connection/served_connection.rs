@@ -2,8 +2,10 @@
 //! rule, its counts, and its access lines.
 
 mod authority;
+pub mod by_request;
 mod identity;
 pub mod record;
+mod refused_request;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -80,6 +82,10 @@ pub struct ServedConnection {
     identity: ClientIdentity,
     /// The way in which its requests came here.
     pub intermediary: Intermediary,
+    /// What serves requests that other rules take, as they are first asked: one for each rule.
+    by_rule: RefCell<Vec<Rc<Self>>>,
+    /// True if it serves the requests of one rule, on another one's connection.
+    is_of_request: bool,
 }
 
 impl ServedConnection {
@@ -145,6 +151,8 @@ impl ServedConnection {
             upstream: RefCell::default(),
             removed_by: Cell::default(),
             intermediary,
+            by_rule: RefCell::default(),
+            is_of_request: false,
         }
     }
 
@@ -328,6 +336,9 @@ impl ServedConnection {
         method: &Method,
         reason: &Reason,
     ) -> (response::Parts, Length, Bytes) {
+        if matches!(reason, Reason::RefusedRequest(_)) {
+            return self.refused_request(reason).page(status, method);
+        }
         let is_proxy = matches!(self.intermediary, Intermediary::Proxy { .. });
         if !is_proxy && matches!(reason, Reason::Placeholder(_) | Reason::Reflected(_)) {
             return secret_page(status, method, reason);

@@ -13,6 +13,7 @@ use eyelet_telemetry::info::{Decided, End, Measured};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::log::Log;
 use eyelet_telemetry::request::RequestInfo;
+use eyelet_telemetry::rule_hits::RuleHits;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::server::ServerConfigs;
 use eyelet_trace::tracer::Tracer;
@@ -40,6 +41,8 @@ pub struct SharedHttp {
     pub trace: Option<Arc<Tracer>>,
     /// Secrets that clients have placeholders of, if there are any.
     pub secrets: Option<Arc<Secrets>>,
+    /// Counts the decisions of each rule, if somebody asks for them.
+    pub hits: Option<Arc<RuleHits>>,
 }
 
 /// The HTTP state of one worker under one configuration.
@@ -125,6 +128,13 @@ impl Http {
             shared,
         };
         http.publish()
+    }
+
+    /// Counts a request at a rule that has not decided its connection.
+    pub fn count_decision(&self, rule: u32) {
+        if let Some(hits) = &self.shared.hits {
+            hits.hit(self.engine.index(), rule, self.engine.now_unix_ns());
+        }
     }
 
     fn publish(self) -> Rc<Self> {

@@ -219,6 +219,8 @@ impl PreparedSnapshot {
             system: SystemDns::new(&config.dns),
         };
         let tls = Arc::new(self.tls);
+        let begin = || RuleHits::begin(config.rules.shared_names(), workers);
+        let hits = config.admin.is_some().then(begin);
         let http = SharedHttp {
             generation,
             rules_since: same.map_or(generation, |same| same.http.rules_since),
@@ -229,9 +231,8 @@ impl PreparedSnapshot {
             compress,
             trace,
             secrets: self.secrets,
+            hits: hits.clone(),
         };
-        let begin = || RuleHits::begin(config.rules.shared_names(), workers);
-        let hits = config.admin.is_some().then(begin);
         Ok(Snapshot {
             hits,
             generation,

@@ -80,6 +80,9 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
         return Ok(false);
     };
     print(&given, verdict, out)?;
+    if let Verdict { rule: Some(rule), refuse: None } = verdict {
+        requests::print(args, (config, rule), &mut given, out)?;
+    }
     given.in_shadow = true;
     config.policy.fetch_for_shadows(&mut given);
     let in_shadow = given.facts;
@@ -434,6 +437,7 @@ mod args;
 mod evidence;
 mod given;
 mod guard;
+mod requests;
 #[cfg(test)]
 mod tests;
 mod upstreams;

@@ -8,6 +8,7 @@ mod support;
 
 mod balance;
 mod bodies;
+mod by_request;
 mod client_cert;
 mod coded;
 mod compress;

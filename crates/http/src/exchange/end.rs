@@ -1,9 +1,12 @@
 //! The result of an exchange: what becomes of its client's connection.
 
+use std::rc::Rc;
+
 use super::find::Chosen;
 use super::resting::Resting;
 use super::switched::Switched;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
+use eyelet_downstream::connection::served_connection::ServedConnection;
 
 /// The result of an exchange.
 #[derive(Default)]
@@ -14,6 +17,8 @@ pub struct ExchangeEnd {
     pub resting: Option<Box<Resting>>,
     /// The connection to the client is lost.
     pub client_lost: bool,
+    /// What served it, if another rule than the connection's took the request.
+    pub by_rule: Option<Rc<ServedConnection>>,
 }
 
 impl ExchangeEnd {

@@ -272,6 +272,7 @@ impl Exchange<'_, '_> {
     /// connection decides each of its requests anew.
     fn client_rests(&self) -> bool {
         self.stream.rests().is_some()
+            && self.served.may_rest(self.stream.is_multiplexed())
             && !matches!(self.served.intermediary, Intermediary::Proxy { .. })
     }
 

@@ -1,6 +1,10 @@
 //! Serves one request, for either version of HTTP: checks it, passes it to the upstream, returns
 //! the response, and writes the access line.
 
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
 use bytes::Bytes;
 use eyelet_compress::fields::lists;
 use http::{HeaderMap, Method, StatusCode, header, request, response};
@@ -11,6 +15,7 @@ use super::find::FoundUpstream;
 use super::{Exchange, request_body, room, websocket};
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::{Failure, status};
+use eyelet_downstream::client::head::asks_for_websocket;
 use eyelet_downstream::client::request_check::{check, may_be_sent_again};
 use eyelet_downstream::client::secrets;
 use eyelet_downstream::client::stream::Stream;
@@ -20,11 +25,13 @@ use eyelet_downstream::connection::originate;
 use eyelet_downstream::connection::page;
 use eyelet_downstream::connection::reason::request_reason;
 use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_downstream::connection::served_connection::by_request::RequestRuling;
 use eyelet_downstream::connection::served_connection::record::Record;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
 use eyelet_http1::head::{FieldRoles, Length, SPARE_FIELDS_MAX, give_back};
 use eyelet_http1::head_lines::ReceivedHead;
+use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_recoding::NearRequest;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::Coded;
@@ -33,6 +40,52 @@ use eyelet_upstream::request::{BodyCodings, UpstreamRequest};
 /// Runs one exchange to its end, and writes its access line. It takes the fields of the request.
 /// The request stays where it is, because a move into each future would be a copy.
 pub async fn exchange(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    request: &mut request::Parts,
+    length: Length,
+) -> ExchangeEnd {
+    let other = match served.rule_on(request, asks_for_websocket(request)) {
+        RequestRuling::Own => return exchange_by(served, stream, request, length).await,
+        RequestRuling::Other(other) => other,
+        RequestRuling::Refused(refused, reason) => {
+            let refusal = RequestRefusal { status: status(&reason), reason };
+            Box::pin(drop_small_body(stream, request, length)).await;
+            let is_taken = Box::pin(refuse(&refused, stream, Some(request), refusal)).await;
+            return ExchangeEnd { client_lost: !is_taken, ..ExchangeEnd::default() };
+        }
+    };
+    // Boxed, as most requests are their connection's.
+    let mut end = Box::pin(exchange_by(&other, stream, request, length)).await;
+    served.note_upstream_of(&other);
+    end.by_rule = Some(other);
+    end
+}
+
+/// Reads and drops the body of a request that is refused, if it is small and comes at once: so the
+/// connection lives. HTTP/2's is dropped behind the answer.
+async fn drop_small_body(stream: &mut Stream<'_>, request: &request::Parts, length: Length) {
+    let is_small = matches!(length, Length::Known(bytes) if bytes <= DROPPED_BYTES_MAX);
+    // A client that waits for a 100 sends no body before the answer.
+    if stream.is_multiplexed() || !is_small || request.headers.contains_key(header::EXPECT) {
+        return;
+    }
+    stream.due_in(DROPPED_WAIT);
+    poll_fn(|task| {
+        while !stream.is_request_done() {
+            match stream.poll_piece(task, PIECE_BYTES_MIN) {
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(_)) => break,
+                Poll::Pending => return stream.poll_late(task).map(drop),
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// Runs an exchange by the rule of this connection.
+async fn exchange_by(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
     request: &mut request::Parts,
@@ -313,6 +366,11 @@ impl<'a> Exchange<'a, '_> {
         self.flush().await
     }
 }
+
+/// Most bytes of the body of a refused request that are read.
+const DROPPED_BYTES_MAX: u64 = 64 << 10;
+/// The time that they may take. A client sends its body right behind the head.
+const DROPPED_WAIT: Duration = Duration::from_secs(2);
 
 /// The answer to `OPTIONS *`: the allowed methods.
 fn options() -> http::Response<Bytes> {

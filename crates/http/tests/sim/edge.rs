@@ -124,6 +124,7 @@ impl Setup {
             secrets: None,
             compress: compress.clone(),
             trace: None,
+            hits: None,
         };
         let listeners = Arc::new(["https".into()]);
         let labels = Labels::new(generation, listeners, config.rules.shared_names());

@@ -7,6 +7,7 @@ mod connect;
 mod covers;
 mod evidence;
 mod property;
+mod requests;
 mod source;
 mod table;
 mod words;

@@ -48,7 +48,10 @@ struct RulePart<'a> {
     name: String,
     /// `None`: any.
     names: Option<Vec<String>>,
-    action: &'a SandboxAction,
+    /// `None`: it refuses. No rule on requests reads HTTP without TLS.
+    action: Option<&'a SandboxAction>,
+    /// The matchers on requests, methods and paths. Empty: any.
+    requests: [&'a [String]; 2],
 }
 
 /// The places that the edge serves to the command.
@@ -140,6 +143,13 @@ impl RunServing<'_> {
                     let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
                     let _ = writeln!(text, "sni = [{}]", names.join(", "));
                 }
+                for (key, values) in ["method", "path"].into_iter().zip(part.requests) {
+                    if !values.is_empty() {
+                        let values: Vec<String> =
+                            values.iter().map(|value| quoted(value)).collect();
+                        let _ = writeln!(text, "{key} = [{}]", values.join(", "));
+                    }
+                }
                 self.write_action(&mut text, (port, &at), part.action);
             }
             // A request without TLS waits for nobody.
@@ -189,15 +199,19 @@ impl RunServing<'_> {
         &self,
         text: &mut String,
         (port, listeners): (u16, &str),
-        action: &SandboxAction,
+        action: Option<&SandboxAction>,
     ) {
         let _ = writeln!(text, "listener = [{listeners}]");
         match action {
-            SandboxAction::Splice => {
+            None => {
+                let _ = writeln!(text, "action = \"refuse\"\n");
+                return;
+            }
+            Some(SandboxAction::Splice) => {
                 let _ = writeln!(text, "action = \"splice\"\nplain_http = true");
                 let _ = writeln!(text, "upstream = \"{{sni}}:{port}\"");
             }
-            SandboxAction::Mint { upstream_ca } => {
+            Some(SandboxAction::Mint { upstream_ca }) => {
                 let _ = writeln!(text, "action = \"terminate\"\ncertificate = \"mint\"");
                 let _ = writeln!(text, "upstream = \"destination\"");
                 if let Some(ca) = upstream_ca {
@@ -208,23 +222,34 @@ impl RunServing<'_> {
         let _ = writeln!(text, "upstream_allow = [{}]\n", self.private());
     }
 
-    /// The rules at a port: first those of the profile, for what they share with the list.
-    fn parts(&self, port: u16) -> Vec<RulePart<'_>> {
+    /// The rules at a port: first those of the profile, for what they share with the list. Names of
+    /// rules on requests pass by those only, and not at all without TLS.
+    fn parts<'a>(&'a self, port: u16) -> Vec<RulePart<'a>> {
         let listed: Vec<String> = self.list.names_at(port).flat_map(patterns).collect();
-        let (mut parts, mut taken) = (Vec::new(), Vec::<String>::new());
-        let mut add = |name: String, names: Option<Vec<String>>, action| {
-            let names = names.map(|names| rest(names, &taken));
-            taken.extend(names.iter().flatten().cloned());
+        let (mut parts, mut taken) = (Vec::new(), TakenNames::default());
+        let mut add = |name: String, names: Option<Vec<String>>, of: Option<&'a SandboxRule>| {
+            let action = of.map_or(&SandboxAction::Splice, |of| &of.action);
+            // Where all pass, so do all requests.
+            let asks = of.filter(|of| of.asks_requests() && !self.lets_all_pass);
+            let names = names.map(|names| taken.rest(names, action));
+            let is_clear = port == HTTP && *action != SandboxAction::Splice;
+            taken.add(names.iter().flatten(), asks.is_some() && !is_clear);
             if names.as_ref().is_none_or(|names| !names.is_empty()) {
-                parts.push(RulePart { name, names, action });
+                let requests = asks.map_or([&[][..]; 2], |of| [&of.methods, &of.paths]);
+                parts.push(match is_clear {
+                    true => RulePart { name, names, action: None, requests: [&[]; 2] },
+                    false => RulePart { name, names, action: Some(action), requests },
+                });
             }
         };
         let is_at_port = |rule: &&SandboxRule| {
             // HTTP without TLS has nothing to mint for.
-            port != HTTP || rule.action == SandboxAction::Splice
+            port != HTTP
+                || rule.action == SandboxAction::Splice
+                || rule.asks_requests() && !self.lets_all_pass
         };
         for rule in self.rules.iter().filter(is_at_port) {
-            let (name, action) = (&rule.name, &rule.action);
+            let name = &rule.name;
             let shared = match &*rule.sni {
                 [] => listed.clone(),
                 sni => sni
@@ -232,19 +257,19 @@ impl RunServing<'_> {
                     .flat_map(|one| listed.iter().filter_map(|of| both(one, of)))
                     .collect(),
             };
-            add(format!("allowed at {port}: {name}"), Some(shared), action);
+            add(format!("allowed at {port}: {name}"), Some(shared), Some(rule));
             if self.lets_all_pass {
                 let all = (!rule.sni.is_empty()).then(|| rule.sni.clone());
                 let is_last = all.is_none();
-                add(format!("{UNLISTED} at {port}: {name}"), all, action);
+                add(format!("{UNLISTED} at {port}: {name}"), all, Some(rule));
                 if is_last {
                     return parts;
                 }
             }
         }
-        add(format!("allowed at {port}"), Some(listed), &SandboxAction::Splice);
+        add(format!("allowed at {port}"), Some(listed), None);
         if self.lets_all_pass {
-            add(format!("{UNLISTED} at {port}"), None, &SandboxAction::Splice);
+            add(format!("{UNLISTED} at {port}"), None, None);
         }
         parts
     }
@@ -253,7 +278,8 @@ impl RunServing<'_> {
     pub fn minted(&self) -> MintedNames {
         let parts: Vec<RulePart<'_>> =
             self.ports().into_iter().flat_map(|port| self.parts(port)).collect();
-        let minted = parts.iter().filter(|part| *part.action != SandboxAction::Splice);
+        let minted =
+            parts.iter().filter(|part| matches!(part.action, Some(SandboxAction::Mint { .. })));
         let mut names = BTreeSet::new();
         for part in minted {
             let Some(own) = &part.names else { return MintedNames::Any };
@@ -330,11 +356,32 @@ fn covers(wide: &str, narrow: &str) -> bool {
     wide == narrow || is_below
 }
 
-/// The patterns that earlier ones leave, each once.
-fn rest(names: Vec<String>, taken: &[String]) -> Vec<String> {
-    let is_left = |name: &String| !taken.iter().any(|taken| covers(taken, name));
-    let left: BTreeSet<String> = names.into_iter().filter(is_left).collect();
-    left.into_iter().collect()
+/// The names that earlier rules have.
+#[derive(Default)]
+struct TakenNames {
+    /// Of rules that take each request.
+    whole: Vec<String>,
+    /// Of rules on requests: other rules that read requests may take others.
+    by_request: Vec<String>,
+}
+
+impl TakenNames {
+    /// The patterns that earlier rules leave to one with this action, each once.
+    fn rest(&self, names: Vec<String>, action: &SandboxAction) -> Vec<String> {
+        let by_request = match action {
+            SandboxAction::Splice => &self.by_request[..],
+            SandboxAction::Mint { .. } => &[],
+        };
+        let taken = self.whole.iter().chain(by_request);
+        let is_left = |name: &String| !taken.clone().any(|taken| covers(taken, name));
+        let left: BTreeSet<String> = names.into_iter().filter(is_left).collect();
+        left.into_iter().collect()
+    }
+
+    fn add<'a>(&mut self, names: impl Iterator<Item = &'a String>, is_by_request: bool) {
+        let taken = if is_by_request { &mut self.by_request } else { &mut self.whole };
+        taken.extend(names.cloned());
+    }
 }
 
 /// A TOML basic string: JSON's escapes are a subset of TOML's.
@@ -349,7 +396,21 @@ mod tests {
 
     fn rule(name: &str, sni: &[&str], action: SandboxAction) -> SandboxRule {
         let sni = sni.iter().map(|name| (*name).to_owned()).collect();
-        SandboxRule { name: name.into(), sni, action }
+        let (methods, paths) = (Vec::new(), Vec::new());
+        SandboxRule { name: name.into(), sni, action, methods, paths }
+    }
+
+    fn said(serving: &RunServing<'_>, port: u16) -> Vec<String> {
+        let parts = serving.parts(port).into_iter().map(|part| {
+            let names = part.names.map_or("any".to_owned(), |names| names.join(" "));
+            let how = match part.action {
+                Some(SandboxAction::Splice) => "",
+                Some(SandboxAction::Mint { .. }) => " mint",
+                None => " refuse",
+            };
+            format!("{}:{how} {names}", part.name)
+        });
+        parts.collect()
     }
 
     #[test]
@@ -390,14 +451,6 @@ mod tests {
             private: &nets,
             log: Path::new("/dev/null"),
         };
-        let said = |serving: &RunServing<'_>, port| {
-            let parts = serving.parts(port).into_iter().map(|part| {
-                let names = part.names.map_or("any".to_owned(), |names| names.join(" "));
-                let how = if *part.action == SandboxAction::Splice { "" } else { " mint" };
-                format!("{}:{how} {names}", part.name)
-            });
-            parts.collect::<Vec<_>>()
-        };
         let listed = serving(&rules, false);
         assert_eq!(
             said(&listed, 443),
@@ -435,6 +488,46 @@ mod tests {
         assert_eq!(serving(&[], true).minted(), MintedNames::Nothing);
         for serving in [serving(&all, true), serving(&all, false), learning, listed] {
             let addresses = [443, 80, 8443].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+            serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
+        }
+    }
+    #[test]
+    fn names_of_rules_on_requests_pass_by_those_alone() {
+        let list = AllowList::read(".a.example\nb.example").unwrap();
+        let mint = SandboxAction::Mint { upstream_ca: None };
+        let serving = |rules, lets_all_pass| RunServing {
+            list: &list,
+            rules,
+            lets_all_pass,
+            private: &[],
+            log: Path::new("/dev/null"),
+        };
+        let asking = |name: &str, methods: &[&str]| SandboxRule {
+            methods: methods.iter().map(|method| (*method).to_owned()).collect(),
+            paths: vec!["/org/*".to_owned()],
+            ..rule(name, &["pin.a.example"], mint.clone())
+        };
+        let asking = [asking("reads", &["GET"]), asking("posts", &["POST"])];
+        assert_eq!(
+            said(&serving(&asking, false), 443),
+            [
+                "allowed at 443: reads: mint pin.a.example",
+                "allowed at 443: posts: mint pin.a.example",
+                "allowed at 443: *.a.example a.example b.example"
+            ]
+        );
+        assert_eq!(
+            said(&serving(&asking, false), 80)[..2],
+            [
+                "allowed at 80: reads: refuse pin.a.example",
+                "allowed at 80: *.a.example a.example b.example"
+            ]
+        );
+        assert!(
+            serving(&asking, true).parts(443).iter().all(|part| part.requests.concat().is_empty())
+        );
+        let addresses = [443, 80].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+        for serving in [serving(&asking, false), serving(&asking, true)] {
             serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
         }
     }

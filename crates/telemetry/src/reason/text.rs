@@ -22,7 +22,7 @@ impl Reason {
             Self::NoDestination => "no destination to splice to",
             Self::NoProxyHeader => "no PROXY header",
             Self::Redirected => "http_redirect",
-            Self::Refused(by) => by,
+            Self::Refused(by) | Self::RefusedRequest(by) => by,
             Self::RuleGone => "no rule serves this connection since a reload",
             Self::StreamReset => "client: reset before the request was served",
             Self::SwitchedProtocols => "switched protocols",

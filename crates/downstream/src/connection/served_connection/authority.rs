@@ -49,6 +49,11 @@ impl ServedConnection {
         if sni == Some(&*name) {
             return true;
         }
+        if let Some(last) = route.by_request.last() {
+            // Rules for the connection's own name decide its requests.
+            let policy = &self.http.shared.config.policy;
+            return policy.are_alike(sni.unwrap_or_default(), &name, *last);
+        }
         let serves = |connect: Option<&Target>| {
             let facts = Facts {
                 connect,

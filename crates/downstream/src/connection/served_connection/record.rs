@@ -200,7 +200,9 @@ impl ServedConnection {
         let reason = record.reason.clone();
         match (record.failed, &self.intermediary) {
             (true, Intermediary::Proxy { .. }) => end_of_failure(reason),
-            (true, _) if matches!(reason, Reason::Placeholder(_)) => end_of_failure(reason),
+            (true, _) if matches!(reason, Reason::Placeholder(_) | Reason::RefusedRequest(_)) => {
+                end_of_failure(reason)
+            }
             (true, _) => End::failed(reason),
             (false, _) => End { outcome: self.outcome(), reason },
         }

@@ -72,6 +72,12 @@ pub struct ExplainArgs {
     /// The client's JA4 fingerprint; by default it is unknown
     #[arg(long, value_name = "FINGERPRINT")]
     pub ja4: Option<String>,
+    /// The method of a request on the connection; by default GET, if there is a --path
+    #[arg(long, value_name = "METHOD")]
+    pub method: Option<String>,
+    /// The path of a request on the connection; by default "/", if there is a --method
+    #[arg(long, value_name = "PATH")]
+    pub path: Option<String>,
     /// A line of the access log, or "-" to read one: asks about its connection
     #[arg(long, value_name = "LINE", conflicts_with_all = ["sni", "no_sni", "sni_malformed",
         "connect", "listener", "destination", "alpn", "client", "tls_version_max",

@@ -1,0 +1,92 @@
+//! Rules on requests: what may be asked of them, and each mistake.
+
+use super::*;
+
+const HEAD: &str = "[[listener]]\naddress = \"127.0.0.1:443\"\n[[rule]]\n";
+const TERMINATE: &str =
+    "action = \"terminate\"\ncertificate = \"local\"\nsni = \"a.localhost\"\nupstream = ";
+
+fn all(rule: &str) -> Vec<String> {
+    match read(&format!("{HEAD}{rule}\n")) {
+        Ok(loaded) => said(&loaded.warnings),
+        Err(diagnostics) => said(&diagnostics),
+    }
+}
+
+fn http(more: &str) -> Vec<String> {
+    all(&format!("{TERMINATE}\"http://127.0.0.1:3000\"\n{more}"))
+}
+
+#[test]
+fn a_rule_asks_for_requests() {
+    for rule in [
+        "method = \"GET\"",
+        "method = [\"GET\", \"PROPFIND\"]\npath = [\"/a/*\", \"*.css\", \"/caf\u{e9}\"]",
+        "http_only_reads = true\npath = \"/**\"",
+        "http_only_reads = false",
+    ] {
+        assert_eq!(http(rule), [""; 0], "{rule}");
+    }
+    assert_eq!(all("action = \"refuse\"\nmethod = \"POST\""), [""; 0]);
+}
+
+#[test]
+fn mistakes_on_requests_are_found() {
+    for (rule, expected) in [
+        ("method = []", "`method` is an empty list"),
+        ("path = []", "`path` is an empty list"),
+        ("method = \"get\"", "methods are case-sensitive; write it in upper case"),
+        ("method = \"GET POST\"", "a method is one word"),
+        ("method = \"FETCH\"", "\"FETCH\" is no registered method"),
+        ("method = \"TRACE\"", "no TRACE passes, so this never matches"),
+        ("path = \"public/*\"", "a path begins with \"/\""),
+        ("path = \"/a/../b\"", "no request with a segment \".\" or \"..\" passes"),
+        ("path = \"/a//b\"", "no such request passes (ambiguous path: two slashes in a row)"),
+        ("path = \"/a?b=c\"", "a path has no query and no fragment"),
+        ("http_only_reads = true\nmethod = \"GET\"", "give one of them"),
+        ("http_only_reads = \"yes\"", "`http_only_reads`"),
+    ] {
+        let found = http(rule);
+        assert!(found.len() == 1 && found[0].contains(expected), "{rule}: {found:?}");
+    }
+    let splice = "action = \"splice\"\nupstream = \"192.0.2.1:443\"\npath = \"/a\"";
+    let tcp = format!("{TERMINATE}\"tcp://127.0.0.1:3000\"\nmethod = \"GET\"");
+    let reads = "action = \"refuse\"\nhttp_only_reads = true";
+    for (rule, expected) in [
+        (splice, "`path` asks for a request, and a splice rule passes bytes on unread"),
+        (&tcp, "bytes for tcp://127.0.0.1:3000 are not read as HTTP"),
+        (reads, "a refuse rule with `http_only_reads` would refuse what reads"),
+    ] {
+        let found = all(rule);
+        assert!(found.len() == 1 && found[0].contains(expected), "{rule}: {found:?}");
+    }
+}
+
+#[test]
+fn a_rule_on_requests_may_be_covered() {
+    let rule = |more: &str| format!("[[rule]]\n{TERMINATE}\"http://127.0.0.1:3000\"\n{more}\n");
+    let both = |first: &str, second: &str| {
+        let text = rule(first) + &rule(second);
+        http_of(&text)
+    };
+    for (first, second, is_covered) in [
+        ("", "method = \"GET\"", true),
+        ("path = \"/a/*\"", "path = \"/a/b/*\"", true),
+        ("method = [\"GET\", \"HEAD\"]", "method = \"GET\"\npath = \"/a\"", true),
+        ("http_only_reads = true", "method = \"GET\"", true),
+        ("method = \"GET\"", "", false),
+        ("path = \"/a/b\"", "path = \"/a/*\"", false),
+        ("method = \"GET\"", "method = \"POST\"", false),
+    ] {
+        let found = both(first, second);
+        let can_never = |line: &String| line.contains("this rule can never match");
+        assert_eq!(found.iter().any(can_never), is_covered, "{first:?} {second:?}: {found:?}");
+    }
+}
+
+fn http_of(rules: &str) -> Vec<String> {
+    match read(&format!("[[listener]]\naddress = \"127.0.0.1:443\"\n{rules}")) {
+        Ok(loaded) => said(&loaded.warnings),
+        Err(diagnostics) => said(&diagnostics),
+    }
+}

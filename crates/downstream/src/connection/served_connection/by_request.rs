@@ -1,0 +1,151 @@
+//! The rule of each request. Mostly that of its connection takes it; another one may.
+
+use std::rc::Rc;
+
+use eyelet_config::Action;
+use eyelet_policy::{RequestFacts, RuleId, Verdict};
+use eyelet_telemetry::reason::Reason;
+use http::{HeaderMap, Method, request};
+
+use super::refused_request::RefusedRequest;
+use super::{ClientInfo, ServedConnection};
+use crate::connection::route::Route;
+
+/// What the rules say of a request.
+pub enum RequestRuling {
+    /// The rule of its connection takes it.
+    Own,
+    /// Another rule takes it, and this serves it.
+    Other(Rc<ServedConnection>),
+    /// It is refused, and this answers it.
+    Refused(Box<ServedConnection>, Reason),
+}
+
+impl ServedConnection {
+    /// Decides a request, if rules ask for requests. A WebSocket's CONNECT is asked as GET.
+    #[inline]
+    pub fn rule_on(&self, request: &request::Parts, is_websocket: bool) -> RequestRuling {
+        match &self.route {
+            Some(route) if !route.by_request.is_empty() && !self.is_of_request => {
+                self.decide_request(route, request, is_websocket)
+            }
+            _ => RequestRuling::Own,
+        }
+    }
+
+    fn decide_request(
+        &self,
+        route: &Route,
+        request: &request::Parts,
+        is_websocket: bool,
+    ) -> RequestRuling {
+        let policy = &self.http.shared.config.policy;
+        let method = if is_websocket { &Method::GET } else { &request.method };
+        let verdict = policy.decide_request(
+            &route.by_request,
+            &RequestFacts {
+                method: method.as_str(),
+                path: request.uri.path(),
+                has_override: &|| has_override(&request.headers),
+            },
+        );
+        let (rule, reason) = match verdict {
+            Verdict { rule: Some(RuleId(rule)), refuse: None } => {
+                if rule == route.rule {
+                    return RequestRuling::Own;
+                }
+                self.http.count_decision(rule);
+                match self.serve_rule(route, rule) {
+                    Some(other) => return RequestRuling::Other(other),
+                    None => (Some(rule), OTHER_HANDSHAKE),
+                }
+            }
+            Verdict { rule, refuse } => {
+                let rule = rule.map(|rule| rule.0);
+                if let Some(rule) = rule.filter(|rule| *rule != route.rule) {
+                    self.http.count_decision(rule);
+                }
+                let reason =
+                    refuse.map_or(OTHER_HANDSHAKE, |why| Reason::RefusedRequest(why.text()));
+                (rule, reason)
+            }
+        };
+        let mut refused = self.on_connection(None);
+        refused.info.decided.rule = rule;
+        RequestRuling::Refused(Box::new(refused), reason)
+    }
+
+    /// Serves the requests of another rule.
+    fn serve_rule(&self, route: &Route, rule: u32) -> Option<Rc<Self>> {
+        let is_its =
+            |served: &&Rc<Self>| served.route.as_ref().is_some_and(|route| route.rule == rule);
+        if let Some(known) = self.by_rule.borrow().iter().find(is_its) {
+            return Some(known.clone());
+        }
+        let has_preface = !self.preface.is_empty();
+        let other = route.of_request(&self.http, &self.info, (rule, has_preface))?;
+        let mut served = self.on_connection(Some(other));
+        served.info.decided.rule = Some(rule);
+        let served = Rc::new(served);
+        self.by_rule.borrow_mut().push(served.clone());
+        Some(served)
+    }
+
+    /// Serves or refuses requests on this connection, which writes its own line.
+    fn on_connection(&self, route: Option<Route>) -> Self {
+        let (info, preface, counts) = (self.info.copy(), self.preface.clone(), self.counts.clone());
+        let client = ClientInfo { info, preface, counts };
+        let of = route.as_ref().or(self.route.as_ref()).map(Route::intermediary);
+        let intermediary = of.unwrap_or(crate::connection::intermediary::Intermediary::Gateway);
+        let mut served = Self::of(self.http.clone(), client, route, intermediary);
+        served.is_over.set(true);
+        served.is_of_request = true;
+        served.decoders = self.decoders.clone();
+        served
+    }
+
+    /// Serves what follows by the rule of one request, whose exchange rests or has switched
+    /// protocols.
+    pub fn go_on_as(&mut self, other: &Self) {
+        self.info.decided.rule = other.info.decided.rule;
+        self.note_upstream_of(other);
+    }
+
+    /// Notes the address that was dialled for requests of another rule.
+    pub fn note_upstream_of(&self, other: &Self) {
+        if let Some(name) = &*other.upstream.borrow() {
+            self.note_upstream(name);
+        }
+    }
+
+    /// True if exchanges may rest. A stream that rests is its connection's, and so is its rule.
+    pub fn may_rest(&self, is_multiplexed: bool) -> bool {
+        !(self.is_of_request && is_multiplexed)
+    }
+
+    /// The refusal of a request, for its client.
+    pub(super) fn refused_request(&self, reason: &Reason) -> RefusedRequest<'_> {
+        let decided = &self.info.decided;
+        let action = decided.rule.and_then(|rule| {
+            self.http.shared.config.rules.get(usize::try_from(rule).ok()?).map(|rule| rule.action)
+        });
+        let message = match action {
+            Some(Action::Refuse(refuse)) => refuse.message.as_deref(),
+            _ => None,
+        };
+        let rule = decided.rule.map(|rule| decided.labels.rule(rule));
+        RefusedRequest { rule, message, reason: reason.to_string(), id: self.info.id }
+    }
+}
+
+/// A rule that would have required another handshake, or serves no requests.
+const OTHER_HANDSHAKE: Reason =
+    Reason::RefusedRequest("its rule does not fit the connection's handshake");
+
+/// True if a field names the method that some frameworks take in place of the request's.
+fn has_override(headers: &HeaderMap) -> bool {
+    OVERRIDES.iter().any(|name| headers.contains_key(*name))
+}
+
+/// The usual fields. A method in a query or a body (`_method`) is not looked for.
+const OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];

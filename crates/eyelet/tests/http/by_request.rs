@@ -1,0 +1,177 @@
+//! Rules on requests: each request of a connection is decided, by both versions of HTTP. One that
+//! is refused gets 403, which names the rule, and its connection lives.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use crate::support::client::Offer;
+use crate::support::edge::LISTENER;
+use crate::support::program::{need, output};
+use crate::support::web::hear;
+use crate::support::{Edge, Pki, Upstream};
+
+/// The request lines that an application got. It answers with them.
+type Seen = Arc<Mutex<Vec<String>>>;
+
+/// An application that answers each request with its request line and `mark`.
+fn application(mark: &'static str) -> (Upstream, Seen) {
+    let seen = Seen::default();
+    let noted = seen.clone();
+    let app = Upstream::serve(move |mut stream: TcpStream| {
+        let (mut piece, mut open) = ([0; 4096], Vec::new());
+        while let Ok(length @ 1..) = stream.read(&mut piece) {
+            open.extend_from_slice(&piece[..length]);
+            while let Some(end) = open.windows(4).position(|four| four == b"\r\n\r\n") {
+                let head = String::from_utf8(open.drain(..end + 4).collect()).unwrap();
+                let line = head.lines().next().unwrap().to_owned();
+                let body = format!("{mark}: {line}");
+                let answer =
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                noted.lock().unwrap().push(line);
+                if stream.write_all(answer.as_bytes()).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    (app, seen)
+}
+
+/// A terminate rule for app.test.
+fn rule(name: &str, upstream: &Upstream, more: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"{name}\"\nsni = \"app.test\"\naction = \"terminate\"\n\
+         certificate = \"edge.pem\"\nkey = \"edge.key\"\nupstream = \"http://{}\"\n{more}\n",
+        upstream.address
+    )
+}
+
+fn refuse(name: &str, more: &str) -> String {
+    format!("[[rule]]\nname = \"{name}\"\nsni = \"app.test\"\naction = \"refuse\"\n{more}\n")
+}
+
+fn start(pki: &Pki, rules: &str) -> Edge {
+    let config = format!("workers = 1\n{LISTENER}{rules}");
+    Edge::start_whole(&pki.folder, &config, |_| ())
+}
+
+#[test]
+fn each_request_of_a_connection_is_decided() {
+    let pki = Pki::new();
+    let (app, seen) = application("app");
+    let rules = refuse("no admin", "path = \"/public/admin*\"\nmessage = \"Ask the office.\"")
+        + &rule("read", &app, "method = [\"GET\", \"HEAD\"]\npath = \"/public/*\"")
+        + &rule("write", &app, "method = \"POST\"\npath = [\"/api/*\", \"/form\"]");
+    let edge = start(&pki, &rules);
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    for (request, status, line, reason) in [
+        ("GET /public/a", 200, "read", "complete"),
+        ("GET /public/%61%7e?x=/../y", 200, "read", "complete"),
+        ("GET /secret", 403, "", "no rule for this request"),
+        ("POST /public/a", 403, "", "no rule for this request"),
+        ("GET /public/admin/users", 403, "no admin", "refused by request"),
+        ("GET /public/%61dmin", 403, "no admin", "refused by request"),
+        ("GET /public/../secret", 403, "no admin", "ambiguous path: a segment \".\" or \"..\""),
+        ("POST /api/x", 200, "write", "complete"),
+        ("POST /form", 200, "write", "complete"),
+        ("get /public/a", 403, "", "no rule for this request"),
+    ] {
+        seen.lock().unwrap().clear();
+        let body = if request.starts_with("POST") { "Content-Length: 0\r\n" } else { "" };
+        let head = format!("{request} HTTP/1.1\r\nHost: app.test\r\n{body}\r\n");
+        client.write_all(head.as_bytes()).unwrap();
+        let heard = hear(&mut client, "GET");
+        assert_eq!(heard.status, status, "{request}: {heard:?}");
+        assert_eq!(heard.field("connection"), None, "{request}: {heard:?}");
+        let text = String::from_utf8(heard.body.clone()).unwrap();
+        let (method, path) = request.split_once(' ').unwrap();
+        let is_its = |http: &serde_json::Value| http["method"] == method && http["path"] == path;
+        let logged = edge.line(request, |line| is_its(&line["http"]));
+        assert_eq!(logged["rule"].as_str().unwrap_or(""), line, "{request}: {logged}");
+        assert_eq!(logged["reason"], reason, "{request}: {logged}");
+        if status == 200 {
+            // What was decided on is what was sent.
+            assert_eq!(text, format!("app: {request} HTTP/1.1"));
+            assert_eq!(*seen.lock().unwrap(), [format!("{request} HTTP/1.1")]);
+            continue;
+        }
+        assert_eq!(logged["outcome"], "refused", "{request}: {logged}");
+        assert!(text.contains(reason) && text.contains("Rule: "), "{request}: {text}");
+        assert_eq!(text.contains("Ask the office."), line == "no admin", "{request}: {text}");
+        assert!(heard.field("proxy-status").is_some_and(|status| status.contains("denied")));
+        assert_eq!(*seen.lock().unwrap(), [""; 0], "{request} reached the application");
+    }
+}
+
+#[test]
+fn http2_streams_are_decided_one_by_one() {
+    if !need("curl") {
+        return;
+    }
+    let pki = Pki::new();
+    let (app, _) = application("app");
+    let edge = start(&pki, &rule("read", &app, "method = \"GET\"\npath = \"/public/*\""));
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--http2", "--cacert", &pki.text("ca.pem")]);
+    curl.arg("--connect-to").arg(format!("app.test:443:127.0.0.1:{}", edge.port()));
+    curl.args(["--write-out", "%{http_code} %{num_connects}\n", "--output", "/dev/null"]);
+    curl.args(["https://app.test/public/[1-37]", "--next", "--silent", "--http2"]);
+    curl.args(["--cacert", &pki.text("ca.pem"), "--connect-to"]);
+    curl.arg(format!("app.test:443:127.0.0.1:{}", edge.port()));
+    curl.args(["--write-out", "%{http_code} %{num_connects}\n", "--output", "/dev/null"]);
+    curl.args(["--data", "x=1", "https://app.test/public/[1-3]"]);
+    let said = output(&mut curl).text;
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 40, "{said}");
+    assert_eq!(lines.iter().filter(|line| line.starts_with("200")).count(), 37, "{said}");
+    assert_eq!(lines.iter().filter(|line| **line == "403 0").count(), 3, "{said}");
+    // One connection for all.
+    assert_eq!(lines.iter().filter(|line| line.ends_with(" 1")).count(), 1, "{said}");
+}
+
+#[test]
+fn a_request_may_go_to_another_upstream() {
+    let pki = Pki::new();
+    let (one, _) = application("one");
+    let (two, _) = application("two");
+    let rules = rule("api", &one, "path = \"/api/*\"") + &rule("site", &two, "");
+    let edge = start(&pki, &rules);
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    for (path, app) in [("/api/1", "one"), ("/", "two"), ("/api/2", "one"), ("/b", "two")] {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: app.test\r\n\r\n");
+        client.write_all(head.as_bytes()).unwrap();
+        let heard = hear(&mut client, "GET");
+        assert_eq!(String::from_utf8(heard.body).unwrap(), format!("{app}: GET {path} HTTP/1.1"));
+    }
+}
+
+#[test]
+fn a_method_in_a_field_is_refused_where_rules_ask_for_methods() {
+    let pki = Pki::new();
+    let (app, seen) = application("app");
+    let edge = start(&pki, &rule("post", &app, "method = [\"GET\", \"POST\"]"));
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    for field in ["X-HTTP-Method-Override", "x-http-method", "X-METHOD-Override"] {
+        let head = format!("POST /a HTTP/1.1\r\nHost: app.test\r\n{field}: DELETE\r\n");
+        client.write_all(format!("{head}Content-Length: 1\r\n\r\nx").as_bytes()).unwrap();
+        let heard = hear(&mut client, "POST");
+        assert_eq!(heard.status, 403, "{field}: {heard:?}");
+        // The body was small, so the connection lives.
+        assert_eq!(heard.field("connection"), None, "{field}: {heard:?}");
+    }
+    assert_eq!(*seen.lock().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_splice_behind_a_rule_on_requests_is_refused() {
+    let pki = Pki::new();
+    let (app, _) = application("app");
+    let splice = format!("[[rule]]\naction = \"splice\"\nupstream = \"{}\"\n", app.address);
+    let edge = start(&pki, &(refuse("no posts", "method = \"POST\"") + &splice));
+    assert!(Offer::new(&pki).try_connect(edge.address(), "app.test").is_err());
+    let line = edge.only_line();
+    assert_eq!(line["rule"], "no posts", "{line}");
+    assert_eq!(line["reason"], "the requests of this connection are not read", "{line}");
+}
