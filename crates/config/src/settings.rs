@@ -190,7 +190,7 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 19] = [
+pub(super) const DOCUMENT_KEYS: [&str; 20] = [
     "acme",
     "admin",
     "dictionary",

@@ -227,7 +227,7 @@ mod tests {
                 *waits = Waits::Task(Waker::from(told.clone()));
             }
         }
-        let mut search = Search::new(sync_channel(1).0, BATCH_DESCRIPTORS_MAX);
+        let mut search = Search::new(&worker, sync_channel(1).0, BATCH_DESCRIPTORS_MAX);
         for (has_others, all_told) in [(true, ROUSED_MAX), (true, 2 * ROUSED_MAX), (false, 2 * ALL)]
         {
             assert!(search.is_rousing());

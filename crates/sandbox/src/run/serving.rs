@@ -300,7 +300,9 @@ impl RunServing<'_> {
         let parts: Vec<RulePart<'_>> =
             self.ports().into_iter().flat_map(|port| self.parts(port)).collect();
         let is_minted = |name: &String| {
-            parts.iter().filter(|part| *part.action != SandboxAction::Splice).any(|part| {
+            let minted =
+                |part: &&RulePart<'_>| matches!(part.action, Some(SandboxAction::Mint { .. }));
+            parts.iter().filter(minted).any(|part| {
                 let shares = |own: &String| both(own, name).is_some();
                 part.names.as_ref().is_none_or(|own| own.iter().any(shares))
             })
@@ -419,7 +421,8 @@ mod tests {
         let mint = SandboxAction::Mint { upstream_ca: None };
         let rules = [rule("opened", &["*.a.example"], mint)];
         let (lets_all_pass, private, log) = (false, &[][..], Path::new("/dev/null"));
-        let serving = RunServing { list: &list, rules: &rules, lets_all_pass, private, log };
+        let serving =
+            RunServing { list: &list, rules: &rules, lets_all_pass, asks: false, private, log };
         let check = |names: &[&str]| {
             let names = names.iter().map(|name| name.parse().unwrap()).collect();
             let placeholder = "EYELET_SECRET_GITHUB".parse().unwrap();
@@ -499,6 +502,7 @@ mod tests {
             list: &list,
             rules,
             lets_all_pass,
+            asks: false,
             private: &[],
             log: Path::new("/dev/null"),
         };
