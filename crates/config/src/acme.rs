@@ -107,8 +107,8 @@ pub(super) fn read(
     });
     let profile = section.text("profile").map(|text| text.text.to_owned());
     let external_account = external_account(&section, files);
-    let without = "[acme] has no `directory`: \"letsencrypt\", \"letsencrypt-staging\" for tries, or \
-        the https:// URL of another ACME server's directory";
+    let without = "[acme] has no `directory`: \"letsencrypt\", \"letsencrypt-staging\" for tries, \
+        or the https:// URL of another ACME server's directory";
     let text = section.required("directory", without)?;
     let directory = text.parse(directory_url)?;
     if is_reserved(&directory) {
@@ -269,8 +269,8 @@ fn directory_url(text: &str) -> Result<String, String> {
     let is_url = host.flatten().is_some_and(|host| !host.is_empty())
         && text.bytes().all(|byte| byte.is_ascii_graphic());
     let fault = || {
-        "expected \"letsencrypt\", \"letsencrypt-staging\" for tries, or the https:// URL of an ACME \
-         server's directory"
+        "expected \"letsencrypt\", \"letsencrypt-staging\" for tries, or the https:// URL of an \
+         ACME server's directory"
             .to_owned()
     };
     is_url.then(|| text.to_owned()).ok_or_else(fault)

@@ -109,12 +109,11 @@ pub(super) fn read<'t>(
     };
     let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
     let (sni_lists, conditions) = (matchers.sni_lists, matchers.conditions);
-    let refuse = kind == Kind::Refuse;
     let shadow = section.flag("shadow").unwrap_or(false);
     requests::check_action(section, &action);
     let upstream = action.requests().map(|requests| &requests.upstream);
     let matchers = eyelet_policy::Rule {
-        refuse,
+        refuse: kind == Kind::Refuse,
         shadow,
         needs,
         sni,

@@ -79,8 +79,8 @@ pub async fn serve(
                 }
                 exchange => exchange,
             };
-            let went_on = Box::pin(resting::go_on(&mut client, &mut served, exchange));
-            let (mut done, close) = went_on.await;
+            let go_on = resting::go_on(&mut client, &mut served, exchange);
+            let (mut done, close) = Box::pin(go_on).await;
             if let Some(resting) = done.resting.take() {
                 return resting::rest(client, served, *resting);
             }
@@ -99,7 +99,6 @@ pub async fn serve(
             None => next(&mut client, &served.http, served.intermediary.awake()).await,
         };
         match &mut next {
-            // It stays where it is: a move would copy it.
             NextRequest::Request(request) => {
                 if let Some(newer) = served.reloaded(|| client.handle.local_address()) {
                     (served, asked) = (newer, None);

@@ -1,6 +1,8 @@
 //! Heads of HTTP/1.1 messages (RFC 9112): turns bytes into `http` types, strictly, and finds where
 //! the body ends.
 
+mod scanner;
+
 use std::ops::Range;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -21,8 +23,8 @@ use super::spare_heads::recycle;
 
 pub use super::authority::{read_authority, read_shared_authority, split_port};
 pub use super::lines::{FieldRole, FieldRoles, is_token};
-pub use super::scanner::{BareLf, Scanner};
 pub use super::spares::{FIELDS_ADDED, SPARE_FIELDS_MAX, forget_unused, give_back, spare_fields};
+pub use scanner::{BareLf, Scanner};
 
 /// Most fields of a request: Apache and hyper allow as many.
 pub const FIELDS_MAX: usize = 100;

@@ -18,7 +18,6 @@ pub mod lines;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
 mod request_line;
-mod scanner;
 pub mod spare_heads;
 pub mod spares;
 pub mod write_queue;

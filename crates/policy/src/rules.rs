@@ -423,7 +423,10 @@ impl Rules {
                 Outcome::Fails(_) => {}
                 Outcome::Needs(fact) => return Decision::Need(fact),
                 Outcome::Holds if entry.asks_hello => return Decision::Need(Fact::Hello),
-                Outcome::Holds => return self.verdict((id, entry), facts, lists),
+                Outcome::Holds => {
+                    let unpeeked = Facts { hello: None, ..*facts };
+                    return self.verdict((id, entry), &unpeeked, lists);
+                }
             }
         }
         no_rule(Refusal::Unlisted)

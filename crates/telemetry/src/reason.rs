@@ -235,21 +235,18 @@ impl Reason {
             | Self::StreamFlood(_)
             | Self::UpstreamWantsHttp1 => Class::Protocol,
             Self::Server(ServerFault::Malformed(_) | ServerFault::ThirdHello) => Class::Protocol,
+            Self::Placeholder(_) | Self::RefusedRequest(_) | Self::Trace => Class::Refused,
             Self::EvidenceBusy(_)
             | Self::Guarded(_)
             | Self::Held(_)
             | Self::Loop(_)
             | Self::Misdirected(_)
             | Self::NoUser(_)
-            | Self::Placeholder(_)
             | Self::Refused(_)
-            | Self::RefusedRequest(_)
             | Self::RuleGone
-            | Self::Server(_)
-            | Self::Trace => Class::Refused,
+            | Self::Server(_) => Class::Refused,
             Self::LacksFacts(lacks) => lacks.refusal.class(),
-            Self::UpstreamReset => Class::Reset,
-            Self::Io(Peer::Client, _) => Class::Reset,
+            Self::UpstreamReset | Self::Io(Peer::Client, _) => Class::Reset,
             Self::Shed(_) => Class::Shed,
             Self::Timeout(..) => Class::Timeout,
             Self::Dns(_)

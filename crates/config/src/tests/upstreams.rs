@@ -49,9 +49,8 @@ fn a_list_is_of_one_kind_and_a_check_fits_it() {
         ),
         (
             "upstream = \"a.example:1\"\npath = \"/api\"",
-            &["6:1: unknown key `path`: Eyelet does not route or rewrite by path: all requests \
-              of a rule go to its upstreams; the application does it, or nginx, Caddy or HAProxy \
-              as the upstream"],
+            &["6:1: `path` asks for a request, and a splice rule passes bytes on unread; \
+              expected `action = \"terminate\"` with an upstream by HTTP: docs/requests.md"],
         ),
     ];
     for (keys, expected) in table {

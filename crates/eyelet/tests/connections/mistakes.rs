@@ -49,7 +49,7 @@ fn a_command_line_with_a_mistake_says_what_was_expected() {
         ("run --name https://app.localhost -- true", 2, "a host name, such as app.localhost"),
         ("run --name 192.168.1.5 -- true", 2, "say --listen 192.168.1.5:8443 and a name"),
         ("run --name fd00::5 -- true", 2, "say --listen [fd00::5]:8443 and a name"),
-        ("run --ca-folder ca --name a.example.com -- true", 1, "Or give --certificate and --key"),
+        ("run --ca-folder ca --name a.example.com -- true", 1, "or give --certificate and --key"),
         ("proxy app.localhost", 2, "such as app.localhost=127.0.0.1:3000"),
         ("proxy app.localhost=8000", 2, "such as app.localhost=127.0.0.1:8000"),
         ("probe app.example", 2, "expected HOST:PORT, such as www.example:443 or [::1]:8443"),

@@ -1,4 +1,5 @@
-//! Applications of `eyelet proxy` that speak TLS where http:// was written, and the other way round.
+//! Applications of `eyelet proxy` that speak TLS where http:// was written, or the other way
+//! round.
 
 use std::io::{Read, Write};
 use std::process::Command;

@@ -152,7 +152,6 @@ impl Exchange<'_, '_> {
             let give_up_at = *arrived.get_or_insert_with(Instant::now) + route.wait();
             if spoken(target.to, request.needs_http1) != Spoken::Http1 && shelf.is_dialled(in_vain)
             {
-                // A dial has its own timeouts.
                 self.stream.due_in(dial_wait(served, route));
                 Box::pin(while_here(self.stream, shelf.settled())).await?;
                 continue;

@@ -77,7 +77,8 @@ pub(super) fn certificate(
     signs.map_err(|error| {
         format!(
             "for a name of the internet use `eyelet serve` with `certificate = \"acme\"` \
-             (docs/certificates.md), or give --certificate and --key. For this machine only: {error}"
+             (docs/certificates.md), or give --certificate and --key. For this machine only: \
+             {error}"
         )
     })?;
     // What the authority may sign beyond what each one may.

@@ -184,9 +184,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         variables: trust.variables,
         removed: REMOVED.iter().map(Into::into).collect(),
     };
-    let mut inside = Command::new("/proc/self/exe");
-    inside.args(["sandbox", "--inside"]);
-    let (confined, ConfinedSockets { tcp, dns, diag }) = Confined::start(inside, &plan)?;
+    let (confined, ConfinedSockets { tcp, dns, diag }) = Confined::start(inside(), &plan)?;
     let mut names = ResolvedNames::default();
     let (addresses, sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
     let mut config = serving.config(&addresses, &mut names.placeholders, trust.authority)?;
@@ -216,6 +214,13 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         screen.say(&format!("error: the report or the list cannot be written: {error}"));
     }
     Ok(status)
+}
+
+/// The program that confines itself, and becomes the command.
+fn inside() -> Command {
+    let mut inside = Command::new("/proc/self/exe");
+    inside.args(["sandbox", "--inside"]);
+    inside
 }
 
 /// The files of this run that the command's user could read or change, the secrets that the

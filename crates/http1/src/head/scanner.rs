@@ -1,6 +1,6 @@
 //! Finds the end of a head of HTTP/1.1 in bytes that come in pieces.
 
-use super::lines::find_lf;
+use crate::lines::find_lf;
 
 /// Finds where a head ends, whatever the sizes of the reads.
 #[derive(Debug, Default)]
