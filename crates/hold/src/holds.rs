@@ -1,6 +1,8 @@
 //! All questions of a process, the verdicts that are remembered, and who is woken by a verdict.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering::Release;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -14,6 +16,8 @@ use crate::verdict::{DecideFault, DecidedCounts, HoldDecision, KEPT_MAX, Keep, W
 
 /// Questions that are open at a time: more than a person can read, and about 300 KiB.
 pub const QUESTIONS_MAX: usize = 1_000;
+/// Those of one host: it takes eight to leave no place for others.
+pub const HOST_QUESTIONS_MAX: usize = QUESTIONS_MAX / 8;
 /// Connections that are held at a time. With hellos of 2 KiB they take 24 MiB, which `memory_max`
 /// counts.
 pub const HELD_MAX: usize = 10_000;
@@ -35,6 +39,8 @@ pub struct Holds {
 struct State {
     last_id: u64,
     open: HashMap<HoldKey, Arc<HoldQuestion>>,
+    /// The number of them by the host that asked first. None is 0.
+    by_host: HashMap<IpAddr, usize>,
     kept: HashMap<HoldKey, Kept>,
     /// Connections that are held, and the bytes of them.
     held: (usize, usize),
@@ -52,8 +58,8 @@ struct Kept {
 
 impl Holds {
     /// A place for a connection that holds so many bytes. It has its verdict already if one is
-    /// remembered. Returns `None` if [`HELD_MAX`] connections wait, or [`QUESTIONS_MAX`] questions
-    /// are open.
+    /// remembered. Returns `None` if [`HELD_MAX`] connections wait, or if the question is new and
+    /// [`QUESTIONS_MAX`] are open, or [`HOST_QUESTIONS_MAX`] of its host.
     pub fn ask(
         self: &Arc<Self>,
         key: HoldKey,
@@ -66,7 +72,7 @@ impl Holds {
         let kept = state.remembered(&key, now_unix_ms);
         let known = if kept.is_none() { state.open.get(&key).cloned() } else { None };
         let is_new = known.is_none() && kept.is_none();
-        if state.held.0 >= HELD_MAX || is_new && state.open.len() >= QUESTIONS_MAX {
+        if state.held.0 >= HELD_MAX || is_new && state.is_full_for(&who) {
             drop(state);
             self.full.fetch_add(1, Relaxed);
             return None;
@@ -83,8 +89,7 @@ impl Holds {
             })
         });
         if is_new {
-            state.open.insert(key, question.clone());
-            state.send(&question);
+            state.open(&question);
         }
         question.waiting.fetch_add(1, Relaxed);
         state.held.0 += 1;
@@ -101,7 +106,7 @@ impl Holds {
         let question = &waiting.question;
         let is_last = question.waiting.fetch_sub(1, Relaxed) == 1;
         if is_last && question.decision.get().is_none() {
-            state.open.remove(&question.key);
+            state.close(question);
         }
     }
 
@@ -133,7 +138,7 @@ impl Holds {
         }
         let mut decided = DecidedCounts::default();
         for question in found {
-            state.open.remove(&question.key);
+            state.close(&question);
             // It was open, and is decided under the lock.
             let _ = question.decision.set(decision);
             decided.questions += 1;
@@ -236,6 +241,27 @@ impl State {
         self.open.values().filter(takes).cloned()
     }
 
+    fn is_full_for(&self, who: &Who) -> bool {
+        let of_host = self.by_host.get(&who.host()).copied().unwrap_or_default();
+        self.open.len() >= QUESTIONS_MAX || of_host >= HOST_QUESTIONS_MAX
+    }
+
+    fn open(&mut self, question: &Arc<HoldQuestion>) {
+        *self.by_host.entry(question.who.host()).or_default() += 1;
+        self.open.insert(question.key.clone(), question.clone());
+        self.send(question);
+    }
+
+    fn close(&mut self, question: &HoldQuestion) {
+        self.open.remove(&question.key);
+        if let Entry::Occupied(mut count) = self.by_host.entry(question.who.host()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
     fn send(&self, question: &Arc<HoldQuestion>) {
         if let Some(webhook) = &self.webhook {
             webhook(question.clone());
@@ -299,12 +325,12 @@ mod tests {
         HoldKey { rule: "ask".into(), name: name.into(), port }
     }
 
-    fn who() -> Who {
-        Who { client: [127, 0, 0, 1].into(), program: None, file: None }
+    fn who(client: impl Into<IpAddr>) -> Who {
+        Who { client: client.into(), program: None, file: None }
     }
 
     fn ask(holds: &Arc<Holds>, name: &str, port: u16, now: u64) -> Option<HoldPlace> {
-        holds.ask(key(name, port), who(), 100, now)
+        holds.ask(key(name, port), who([127, 0, 0, 1]), 100, now)
     }
 
     #[test]
@@ -348,8 +374,11 @@ mod tests {
     #[test]
     fn questions_and_connections_are_bounded() {
         let holds = Arc::new(Holds::default());
-        let names = (0..QUESTIONS_MAX).map(|n| format!("{n}.example"));
-        let mut kept: Vec<_> = names.map(|name| ask(&holds, &name, 443, 0).unwrap()).collect();
+        let questions = (0..QUESTIONS_MAX).map(|n| {
+            let host = (n / HOST_QUESTIONS_MAX) as u8;
+            holds.ask(key(&format!("{n}.example"), 443), who([10, 0, 0, host]), 100, 0).unwrap()
+        });
+        let mut kept: Vec<_> = questions.collect();
         assert!(ask(&holds, "one.more.example", 443, 0).is_none());
         kept.extend((QUESTIONS_MAX..HELD_MAX).map(|_| ask(&holds, "1.example", 443, 0).unwrap()));
         assert!(ask(&holds, "1.example", 443, 0).is_none());
@@ -358,6 +387,29 @@ mod tests {
         assert!(ask(&holds, "1.example", 443, 0).is_some());
         drop(kept);
         assert_eq!((holds.held(), holds.open().len()), ((0, 0), 0));
+    }
+
+    #[test]
+    fn one_host_has_an_eighth_of_the_questions() {
+        // Each address of a /64 is one of the host's.
+        let own = |n: u128| IpAddr::V6(((0x2001_0db8 << 96) + n).into());
+        let other = IpAddr::V6(((0x2001_0db8 << 96) + (1_u128 << 64)).into());
+        let holds = Arc::new(Holds::default());
+        let ask = |name: &str, client: IpAddr| holds.ask(key(name, 443), who(client), 100, 0);
+        let all = (0..HOST_QUESTIONS_MAX).map(|n| ask(&n.to_string(), own(n as u128)).unwrap());
+        let mut all: Vec<_> = all.collect();
+        assert!(ask("more", own(1)).is_none());
+        assert_eq!(holds.refused_full(), 1);
+        // Others may ask, and it may wait on what is asked already.
+        let others = ask("more", other).unwrap();
+        all.extend([ask("more", own(1)).unwrap(), ask("0", own(1)).unwrap()]);
+        // A verdict makes room, and so does the end of the last who waits.
+        holds.decide(Which::Name("0", None), ALLOW, Keep::Once, 0).unwrap();
+        drop(all.remove(1));
+        let two = ["a", "b"].map(|name| ask(name, own(1)).unwrap());
+        assert!(ask("c", own(1)).is_none());
+        drop((all, two, others));
+        assert!(holds.state.lock().by_host.is_empty());
     }
 
     #[test]

@@ -9,6 +9,6 @@ mod holds;
 mod question;
 mod verdict;
 
-pub use holds::{HELD_MAX, HoldPlace, Holds, QUESTIONS_MAX, Sink};
+pub use holds::{HELD_MAX, HOST_QUESTIONS_MAX, HoldPlace, Holds, QUESTIONS_MAX, Sink};
 pub use question::{HoldKey, HoldQuestion, Who};
 pub use verdict::{DecideFault, DecidedCounts, HoldDecision, KEPT_MAX, Keep, Which};

@@ -1,6 +1,6 @@
 //! A question: who may go where. All connections of one rule to one name and port wait on one.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
@@ -25,6 +25,16 @@ pub struct Who {
     pub program: Option<Box<str>>,
     /// The list that its rule writes "always" to.
     pub file: Option<Arc<Path>>,
+}
+
+impl Who {
+    /// The host of the client: an IPv6 host chooses its addresses within a /64 (RFC 8981).
+    pub(crate) fn host(&self) -> IpAddr {
+        match self.client.to_canonical() {
+            IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
+            four @ IpAddr::V4(_) => four,
+        }
+    }
 }
 
 /// A question that is or was open.

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::admin::{TOKEN, exchange, get, metrics};
 use crate::support::client::{Offer, echo};
+use crate::support::crowd::From;
 use crate::support::edge::{self, LISTENER};
 use crate::support::pki::Kind;
 use crate::support::program::Said;
@@ -161,6 +162,37 @@ fn nobody_decides_and_a_drain_ends_who_waits() {
 }
 
 /// A CONNECT waits before its 200, and a refused client learns why.
+/// An eighth of all questions.
+const HOST_QUESTIONS_MAX: usize = 125;
+
+#[test]
+fn a_client_that_asks_about_many_names_leaves_room_for_others_and_in_the_log() {
+    let (folder, echoes) = (Folder::new(), Upstream::echo());
+    let mut edge = Edge::start(&folder, &ask(echoes.address, ""));
+    let asked: Vec<_> =
+        (0..HOST_QUESTIONS_MAX).map(|n| say(&edge, &format!("n{n}.test")).0).collect();
+    until("all wait", || held(&folder, &[]).text.contains("and 25 more").then_some(()));
+    let (mut refused, _) = say(&edge, "more.test");
+    let own = refused.local_addr().unwrap();
+    assert_eq!(alert_of(&ending(&mut refused, SOON).0), Some(ACCESS_DENIED));
+    let line = edge.line_of(own);
+    let full = (&line["outcome"], &line["reason"]);
+    assert_eq!(full, (&"refused".into(), &"too many connections are held".into()), "{line}");
+    let mut other = From::loopback(9).connect(edge.address()).unwrap();
+    other.write_all(&Hello::named("more.test").bytes()).unwrap();
+    until("another waits", || held(&folder, &[]).text.contains("and 26 more").then_some(()));
+    drop((asked, other));
+    until("all have gone", || (held(&folder, &[]).text == "nothing is held\n").then_some(()));
+    edge.signal(Signal::TERM);
+    edge.wait_exit();
+    let log = edge.log();
+    let written = log.lines().filter(|line| line.contains(" held: ")).count();
+    let left_out = log.lines().filter_map(|line| line.split_once(" more lines of the kind of "));
+    let left_out: usize = left_out.map(|(count, _)| count.parse::<usize>().unwrap()).sum();
+    assert!(written < HOST_QUESTIONS_MAX, "{log}");
+    assert_eq!(written + left_out, HOST_QUESTIONS_MAX + 1, "{log}");
+}
+
 #[test]
 fn a_connect_waits_for_its_answer() {
     let (folder, echoes) = (Folder::new(), Upstream::echo());

@@ -20,6 +20,20 @@ const LATE: Duration = Duration::from_secs(2);
 const HOSTS: [(&str, &str); 1] = [("app.test", "127.0.0.1")];
 
 #[test]
+fn a_command_works_in_the_runtime_folder_which_is_empty() {
+    if !is_possible() {
+        return;
+    }
+    // It is in /tmp, which is emptied as well.
+    let folder = Folder::new();
+    let mut sandbox = Sandbox::new(&folder, &HOSTS, "app.test");
+    sandbox.command.env("XDG_RUNTIME_DIR", folder.path());
+    let said = sandbox.script("echo $(pwd) has $(ls -A | wc -l)");
+    let expected = format!("{} has 0\n", folder.path().display());
+    assert!(said.text.contains(&expected), "{}", said.text);
+}
+
+#[test]
 fn the_exit_status_is_that_of_the_command() {
     if !is_possible() {
         return;

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod asked;
 mod clients;
 mod ends;
 mod ground;

@@ -168,8 +168,9 @@ impl Kept {
     }
 
     fn put_back(self, folder: &Path) -> io::Result<()> {
+        // An emptied folder in another one is gone, too: /run usually has that of XDG_RUNTIME_DIR.
+        fs::create_dir_all(folder)?;
         if let Some(tree) = self.0 {
-            fs::create_dir_all(folder)?;
             let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
             move_mount(&tree, "", CWD, folder, flags)?;
         }
