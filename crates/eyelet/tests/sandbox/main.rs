@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod by_request;
 mod clients;
 mod ends;
 mod ground;
