@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::process::Signal;
-use serde_json::Value;
 
 use super::mint::{ALLOWED, CONNECT, EVIDENCE, MINT, Minting};
 use crate::support::client::{Offer, handshake};
 use crate::support::pki::Kind;
 use crate::support::program::python_with;
+use crate::support::streams::Streams;
 use crate::support::web::{self, ask, get};
-use crate::support::{Pki, Talk, Tls, Upstream, expect, need, output, two, until};
+use crate::support::{Pki, Tls, Upstream, expect, need, output, two, until};
 
 /// A refuse rule, and one that mints for what it reads.
 const READS: &str = "method = \"GET\"\npath = \"/public/*\"\n";
@@ -101,31 +101,8 @@ fn curl_goes_on_after_a_refusal_by_http2() {
     asked_by_curl("--http2", two_origin);
 }
 
-/// Node with one connection of HTTP/2 through the proxy.
-struct Streams(Talk);
-
-impl Streams {
-    fn new(at: &Minting, origin: SocketAddr) -> Self {
-        let mut node = Command::new("node");
-        node.arg(program("streams.js")).arg(at.edge.port().to_string());
-        node.arg(origin.to_string()).arg("app.test").arg(at.origins.text("mint.pem"));
-        let mut node = Talk::start(&mut node);
-        node.hear("open\n");
-        Self(node)
-    }
-
-    /// Asks for all at once. Returns the status and the body of each.
-    fn ask(&mut self, requests: &[(&str, String)]) -> Vec<(u64, String)> {
-        let known = self.0.said().len();
-        self.0.say(&format!("{}\n", serde_json::to_string(requests).unwrap()));
-        let answers: Value = until("the answers", || {
-            let said = self.0.said();
-            let (line, _) = said[known..].split_once('\n')?;
-            let text = line.strip_prefix("answers ");
-            Some(serde_json::from_str(text.unwrap_or_else(|| panic!("{said}"))).unwrap())
-        });
-        serde_json::from_value(answers).unwrap()
-    }
+fn streams(at: &Minting, origin: SocketAddr) -> Streams {
+    Streams::new(at.edge.port(), Some(origin), &at.origins.text("mint.pem"))
 }
 
 #[test]
@@ -136,7 +113,7 @@ fn three_of_forty_streams_are_refused() {
     let origins = Pki::new();
     let origin = two_origin(&origins);
     let at = minting(origins, READS);
-    let mut client = Streams::new(&at, origin.address);
+    let mut client = streams(&at, origin.address);
     // Twice: the connection goes on behind refusals.
     for round in 0..2 {
         let mut requests: Vec<_> =
@@ -175,12 +152,12 @@ fn a_reload_decides_the_next_request_of_a_kept_connection() {
     let at = minting(origins, READS);
     let mut kept = through(&at, one.address);
     let is_here = need("node");
-    let mut streams = is_here.then(|| Streams::new(&at, two.address));
+    let mut two_client = is_here.then(|| streams(&at, two.address));
     let mut asked = |first: u16, second: u16| {
         for (path, status) in [("/public/a", first), ("/private", second)] {
             assert_eq!(get(&mut kept, path).status, status, "{path}");
-            if let Some(streams) = &mut streams {
-                let answers = streams.ask(&[("GET", path.to_owned())]);
+            if let Some(client) = &mut two_client {
+                let answers = client.ask(&[("GET", path.to_owned())]);
                 assert_eq!(answers[0].0, u64::from(status), "{path}: {answers:?}");
             }
         }
@@ -248,7 +225,7 @@ fn a_websocket_in_http2_is_decided_as_a_get() {
     let origins = Pki::new();
     let origin = two_origin(&origins);
     let at = minting(origins, READS);
-    let mut client = Streams::new(&at, origin.address);
+    let mut client = streams(&at, origin.address);
     for (path, status, part) in [
         ("/chat", 403, "no rule for this request"),
         ("/public/admin/chat", 403, "Rule: no admin"),

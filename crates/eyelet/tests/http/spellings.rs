@@ -9,6 +9,7 @@ use std::process::Command;
 use crate::support::client::Offer;
 use crate::support::edge::connect;
 use crate::support::program::{long_output, need};
+use crate::support::streams::Streams;
 use crate::support::upstream::vacant;
 use crate::support::{Edge, Folder, Pki, SOON, Talk, ending, until};
 
@@ -294,6 +295,27 @@ fn through(edge: &Edge, pki: &Pki, spelling: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+/// Returns the spellings that get the secret by HTTP/2, all on one connection, which lives.
+fn got_by_two(edge: &Edge, pki: &Pki) -> Vec<&'static &'static str> {
+    if !need("node") {
+        return Vec::new();
+    }
+    let mut client = Streams::new(edge.port(), None, &pki.text("ca.pem"));
+    let (mut got, mut refused) = (Vec::new(), 0);
+    for some in SPELLINGS.chunks(40) {
+        let requests: Vec<_> = some.iter().map(|path| ("GET", (*path).to_owned())).collect();
+        let answers = client.ask(&requests);
+        refused += answers.iter().filter(|(status, _)| *status == 403).count();
+        let both = some.iter().zip(answers);
+        got.extend(both.filter(|(_, (_, body))| body.contains(SECRET)).map(|(path, _)| path));
+    }
+    let last = client.ask(&[("GET", "/public/ok.txt".to_owned())]);
+    assert_eq!(last, [(200, PUBLIC.to_owned())]);
+    // Most are requests that the rules see. Others are malformed.
+    assert!(refused > SPELLINGS.len() / 2, "{refused} of {}", SPELLINGS.len());
+    got
+}
+
 /// No spelling gets the secret from this origin, by a list of what is allowed or of what is
 /// refused.
 fn test_origin(name: &str, start: impl FnOnce(&Folder, &Path) -> Option<Origin>) {
@@ -322,6 +344,7 @@ fn test_origin(name: &str, start: impl FnOnce(&Folder, &Path) -> Option<Origin>)
             .iter()
             .filter(|spelling| through(&edge, &pki, spelling).contains(SECRET))
             .collect();
+        let got = [got, got_by_two(&edge, &pki)].concat();
         assert!(got.is_empty(), "{name} serves the secret for {got:?} behind {rules}");
     }
 }
