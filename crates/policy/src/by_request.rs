@@ -26,11 +26,11 @@ impl Rules {
         let lists = self.hold_lists();
         let decided = self.rule(rule.0).map(|(entry, _)| entry);
         let mut found = Vec::new();
-        let mut candidates = match source.facts().hello {
+        let candidates = match source.facts().hello {
             Some(hello) => self.candidates(hello.name, &lists),
             None => self.without_hello(),
         };
-        while let Some(id) = candidates.next() {
+        for id in candidates {
             let Some((entry, conditions)) = self.rule(id).filter(|(entry, _)| !entry.shadow) else {
                 continue;
             };

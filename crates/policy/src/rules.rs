@@ -177,7 +177,7 @@ impl Rules {
             chosen.map(|(id, _)| id).collect()
         };
         let deciding = || entries.iter().filter(|entry| !entry.shadow);
-        let is_deciding = |rule: &Rule| !rule.shadow && !(rule.refuse && !rule.requests.is_empty());
+        let is_deciding = |rule: &Rule| !rule.shadow && (!rule.refuse || rule.requests.is_empty());
         // A rule with `sni_malformed` cannot match a name that is listed.
         let named = numbered().filter(|(_, rule)| !rule.conditions.asks(Matcher::SniMalformed));
         Self {
@@ -607,7 +607,7 @@ impl Entry {
 
     /// True if it decides connections, and not only requests.
     const fn decides(self) -> bool {
-        !self.shadow && !(self.refuse && self.requests != 0)
+        !self.shadow && (!self.refuse || self.requests == 0)
     }
 
     /// Checks all its matchers on the connection except the names.

@@ -77,7 +77,7 @@ fn number(id: u64) -> u64 {
 struct Scene {
     worker: Rc<Worker>,
     /// The worker does not own it.
-    _program: Rc<Rc<Noting>>,
+    _program: Rc<dyn std::any::Any>,
     noted: Rc<Noting>,
     holds: Arc<Holds>,
 }

@@ -16,6 +16,7 @@ mod asks;
 mod bad_input;
 mod balance;
 mod by_dns;
+mod by_request;
 mod clients;
 mod connect;
 mod demo;

@@ -70,7 +70,7 @@ impl Minting {
     }
 
     /// The edge's configuration.
-    fn file(&self) -> PathBuf {
+    pub fn file(&self) -> PathBuf {
         let files = std::fs::read_dir(self.origins.folder.path()).unwrap();
         let mut files = files.map(|entry| entry.unwrap().path());
         files.find(|path| path.extension().is_some_and(|end| end == "toml")).unwrap()

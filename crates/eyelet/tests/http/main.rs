@@ -41,6 +41,7 @@ mod run;
 mod run_memory;
 mod run_ports;
 mod run_scheme;
+mod spellings;
 mod strict;
 mod svn;
 mod trace;

@@ -5,6 +5,7 @@
 mod support;
 
 mod asked;
+mod by_request;
 mod clients;
 mod ends;
 mod ground;

@@ -19,6 +19,7 @@ pub mod namespaces;
 pub mod pebble;
 pub mod pki;
 pub mod program;
+pub mod streams;
 pub mod systemd;
 pub mod two;
 pub mod upstream;

@@ -13,7 +13,8 @@ pub enum PathFault {
     Control,
     /// A segment `.` or `..`, encoded or not: some origins leave the folder, others do not.
     DotSegment,
-    /// `%25` before two hexadecimal digits: what is decoded twice becomes something else.
+    /// `%25` before two hexadecimal digits, or before `u` and one (`%u002e`, which some origins
+    /// decode): what is decoded twice becomes something else.
     DoubleEncoding,
     /// `//`: some origins merge the slashes.
     EmptySegment,
@@ -208,7 +209,8 @@ fn is_encoding(rest: &[u8]) -> bool {
     };
     let (high, length) = first(rest);
     let (low, _) = first(rest.get(length..).unwrap_or_default());
-    [high, low].iter().all(|byte| byte.and_then(digit).is_some())
+    let is_begun = high.is_some_and(|high| matches!(high, b'u' | b'U') || digit(high).is_some());
+    is_begun && low.and_then(digit).is_some()
 }
 
 fn check_segments(path: &str) -> Result<(), PathFault> {
@@ -256,6 +258,9 @@ mod tests {
             ("/%252e%252e/x", Err(PathFault::DoubleEncoding)),
             ("/%25%32%65", Err(PathFault::DoubleEncoding)),
             ("/%25%32e", Err(PathFault::DoubleEncoding)),
+            ("/%25u002e", Err(PathFault::DoubleEncoding)),
+            ("/%25%55002e", Err(PathFault::DoubleEncoding)),
+            ("/100%25used", Ok("/100%25used")),
             ("/.", Err(PathFault::DotSegment)),
             ("/..", Err(PathFault::DotSegment)),
             ("/a/./b", Err(PathFault::DotSegment)),

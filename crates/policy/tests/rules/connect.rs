@@ -66,7 +66,7 @@ fn a_missing_target_names_its_list() {
     let listed = Rules::new(&[to(rule(), &["a.test:443"]), to(rule(), &["b.test:*"])]);
     assert_eq!(cause(&listed, "c.test:443"), of_rule);
     let by_client = to(rule(), &["a.test:443"]).client(&["10.0.0.0/8"]);
-    assert_eq!(cause(&Rules::new(&[by_client.clone()]), "a.test:443"), None);
+    assert_eq!(cause(&Rules::new(std::slice::from_ref(&by_client)), "a.test:443"), None);
     assert_eq!(cause(&Rules::new(&[by_client, listed_rule()]), "c.test:443"), of_rule);
     assert_eq!(cause(&Rules::new(&vec![listed_rule(); 17]), "c.test:443"), None);
 }
