@@ -10,6 +10,7 @@ use http::{HeaderMap, Method, request};
 use super::refused_request::RefusedRequest;
 use super::{ClientInfo, ServedConnection};
 use crate::connection::route::Route;
+use crate::connection::worker::Http;
 
 /// What the rules say of a request.
 pub enum RequestRuling {
@@ -39,17 +40,7 @@ impl ServedConnection {
         request: &request::Parts,
         is_websocket: bool,
     ) -> RequestRuling {
-        let policy = &self.http.shared.config.policy;
-        let method = if is_websocket { &Method::GET } else { &request.method };
-        let verdict = policy.decide_request(
-            &route.by_request,
-            &RequestFacts {
-                method: method.as_str(),
-                path: request.uri.path(),
-                has_override: &|| has_override(&request.headers),
-            },
-        );
-        let (rule, reason) = match verdict {
+        let (rule, reason) = match verdict_on(&self.http, route, request, is_websocket) {
             Verdict { rule: Some(RuleId(rule)), refuse: None } => {
                 if rule == route.rule {
                     return RequestRuling::Own;
@@ -73,6 +64,26 @@ impl ServedConnection {
         let mut refused = self.on_connection(None);
         refused.info.decided.rule = rule;
         RequestRuling::Refused(Box::new(refused), reason)
+    }
+
+    /// The route of a request by the newest configuration, if there was a reload and its rules take
+    /// the request too.
+    pub fn newer_route(&self, request: &request::Parts) -> Option<(Rc<Http>, Route)> {
+        let http = self.http.newer()?;
+        let (mut info, has_preface) = (self.info.copy(), !self.preface.is_empty());
+        let mut route = Route::of(&http, &mut info, has_preface, || None)?;
+        if !route.by_request.is_empty() {
+            // The CONNECT of a WebSocket is the only one that comes here.
+            let is_websocket = request.method == Method::CONNECT;
+            let verdict = verdict_on(&http, &route, request, is_websocket);
+            let Verdict { rule: Some(RuleId(rule)), refuse: None } = verdict else { return None };
+            if rule != route.rule {
+                route = route.of_request(&http, &info, (rule, has_preface))?;
+            }
+        }
+        // A request whose URLs were translated names the upstream that it was translated for.
+        let is_same = route.intermediary().authority() == self.intermediary.authority();
+        is_same.then_some((http, route))
     }
 
     /// Serves the requests of another rule.
@@ -136,6 +147,22 @@ impl ServedConnection {
         let rule = decided.rule.map(|rule| decided.labels.rule(rule));
         RefusedRequest { rule, message, reason: reason.to_string(), id: self.info.id }
     }
+}
+
+/// The verdict of the route's rules on a request.
+fn verdict_on(
+    http: &Http,
+    route: &Route,
+    request: &request::Parts,
+    is_websocket: bool,
+) -> Verdict {
+    let method = if is_websocket { &Method::GET } else { &request.method };
+    let facts = RequestFacts {
+        method: method.as_str(),
+        path: request.uri.path(),
+        has_override: &|| has_override(&request.headers),
+    };
+    http.shared.config.policy.decide_request(&route.by_request, &facts)
 }
 
 /// A rule that would have required another handshake, or serves no requests.
