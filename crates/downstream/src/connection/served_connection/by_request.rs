@@ -150,12 +150,7 @@ impl ServedConnection {
 }
 
 /// The verdict of the route's rules on a request.
-fn verdict_on(
-    http: &Http,
-    route: &Route,
-    request: &request::Parts,
-    is_websocket: bool,
-) -> Verdict {
+fn verdict_on(http: &Http, route: &Route, request: &request::Parts, is_websocket: bool) -> Verdict {
     let method = if is_websocket { &Method::GET } else { &request.method };
     let facts = RequestFacts {
         method: method.as_str(),
