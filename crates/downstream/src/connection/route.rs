@@ -179,7 +179,12 @@ impl Route {
     /// allows it. Nobody is asked about a request.
     fn has_verdict(&self, info: &ConnectionInfo, is_own: bool) -> bool {
         let is_allowed = || info.decided.held.is_some_and(|of| of.verdict == HeldVerdict::Allow);
-        self.action.hold().is_none() || is_own && is_allowed()
+        !self.is_held() || is_own && is_allowed()
+    }
+
+    /// True if a verdict has let its connections pass.
+    pub fn is_held(&self) -> bool {
+        self.action.hold().is_some()
     }
 
     fn new(http: &Http, info: &ConnectionInfo, (listener, rule): (u16, u32)) -> Option<Self> {
