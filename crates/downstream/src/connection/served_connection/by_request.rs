@@ -5,7 +5,7 @@ use std::rc::Rc;
 use eyelet_config::Action;
 use eyelet_policy::{RequestFacts, RuleId, Verdict};
 use eyelet_telemetry::reason::Reason;
-use http::{HeaderMap, Method, request};
+use http::{HeaderMap, HeaderName, Method, request};
 
 use super::refused_request::RefusedRequest;
 use super::{ClientInfo, ServedConnection};
@@ -155,7 +155,8 @@ fn verdict_on(http: &Http, route: &Route, request: &request::Parts, is_websocket
     let facts = RequestFacts {
         method: method.as_str(),
         path: request.uri.path(),
-        has_override: &|| has_override(&request.headers),
+        has_override: &|| has_any(&request.headers, &METHOD_FIELDS),
+        has_other_path: &|| has_any(&request.headers, &PATH_FIELDS),
     };
     http.shared.config.policy.decide_request(&route.by_request, &facts)
 }
@@ -164,10 +165,41 @@ fn verdict_on(http: &Http, route: &Route, request: &request::Parts, is_websocket
 const OTHER_HANDSHAKE: Reason =
     Reason::RefusedRequest("its rule does not fit the connection's handshake");
 
-/// True if a field names the method that some frameworks take in place of the request's.
-fn has_override(headers: &HeaderMap) -> bool {
-    OVERRIDES.iter().any(|name| headers.contains_key(*name))
+/// True if one of these fields is there. Some frameworks read `_` in a name as `-`.
+fn has_any(headers: &HeaderMap, names: &[&str]) -> bool {
+    let is = |name: &HeaderName, wanted: &str| {
+        let read = name.as_str().bytes().map(|byte| if byte == b'_' { b'-' } else { byte });
+        read.eq(wanted.bytes())
+    };
+    headers.keys().any(|name| names.iter().any(|wanted| is(name, wanted)))
 }
 
-/// The usual fields. A method in a query or a body (`_method`) is not looked for.
-const OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+/// Fields whose method some frameworks take in place of the request's. One in a query or a body
+/// (`_method`) is not looked for.
+const METHOD_FIELDS: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+/// Fields whose path some frameworks take in place of the request's.
+const PATH_FIELDS: [&str; 2] = ["x-original-url", "x-rewrite-url"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_however_it_is_written() {
+        for (name, method, path) in [
+            ("X-HTTP-Method-Override", true, false),
+            ("X_HTTP_Method_Override", true, false),
+            ("x-http_method", true, false),
+            ("X-Original-URL", false, true),
+            ("X_Rewrite-URL", false, true),
+            ("X-HTTP-Methods", false, false),
+            ("Original-URL", false, false),
+        ] {
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+            let headers =
+                HeaderMap::from_iter([(name.clone(), http::HeaderValue::from_static("x"))]);
+            let found = (has_any(&headers, &METHOD_FIELDS), has_any(&headers, &PATH_FIELDS));
+            assert_eq!(found, (method, path), "{name}");
+        }
+    }
+}
