@@ -2,7 +2,7 @@
 
 use eyelet_policy::{PathGlob, RequestMatchers, RequestPattern};
 
-use crate::model::{Action, TerminateUpstream};
+use crate::model::{Action, Terminate, TerminateUpstream};
 use crate::reader::Section;
 
 /// The keys of a rule on requests.
@@ -73,6 +73,12 @@ fn only_reads(section: &Section<'_>) -> Option<[&'static str; 3]> {
 /// Reports a rule on requests whose action reads none.
 pub(super) fn check_action(section: &Section<'_>, action: &Action) {
     let Some((key, at)) = section.present(&REQUEST_KEYS).next() else { return };
+    if let Action::Terminate(Terminate { hold: Some(_), .. }) = action {
+        return at.error(format!(
+            "`{key}` asks for a request, and a hold rule decides connections: nobody is asked \
+             about a request"
+        ));
+    }
     let upstream = match action {
         Action::Refuse(_) => return,
         Action::Splice(_) => return check_splice(section),

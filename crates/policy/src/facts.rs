@@ -55,6 +55,8 @@ pub struct RequestFacts<'a> {
     /// Returns true if a field names another method, which some frameworks take instead. Asked
     /// only where a rule asks for the method.
     pub has_override: &'a dyn Fn() -> bool,
+    /// Returns true if a field names another path. Asked only where a rule asks for the path.
+    pub has_other_path: &'a dyn Fn() -> bool,
 }
 
 impl fmt::Debug for RequestFacts<'_> {

@@ -40,6 +40,8 @@ pub enum Refusal {
     MalformedName(SniFault),
     /// A field of the request names another method, and a rule asks for it.
     MethodOverride,
+    /// The method has a lower-case letter, and a rule asks for it.
+    MethodCase,
     /// A refuse rule on names that are not verified.
     NameNotVerified,
     /// The hello was needed and cannot be obtained.
@@ -52,6 +54,8 @@ pub enum Refusal {
     NoRule,
     /// A rule might take the client if it named its user.
     NoUser,
+    /// A field of the request names another path, and a rule asks for it.
+    PathOverride,
     /// A refuse rule asks for requests, and the rule that takes the connection reads none.
     RequestUnread,
     /// No rule for what is known without a name.
@@ -75,7 +79,9 @@ impl Refusal {
             Self::ByRequest => "refused by request",
             Self::ByVersion => "TLS version too old",
             Self::MalformedName(_) => "malformed name",
+            Self::MethodCase => "a method with lower-case letters",
             Self::MethodOverride => "a field overrides the method",
+            Self::PathOverride => "a field overrides the path",
             Self::NameNotVerified => "the name is not verified",
             Self::NoHello => "no hello",
             Self::NoName => "no name",
@@ -99,7 +105,9 @@ impl Refusal {
             | Self::ByConnect
             | Self::ByEch
             | Self::ByFingerprint
+            | Self::MethodCase
             | Self::MethodOverride
+            | Self::PathOverride
             | Self::NameNotVerified
             | Self::NoRequestRule
             | Self::NoUser
@@ -121,6 +129,8 @@ impl From<RequestFault> for Refusal {
     fn from(fault: RequestFault) -> Self {
         match fault {
             RequestFault::Override => Self::MethodOverride,
+            RequestFault::LowerCase => Self::MethodCase,
+            RequestFault::OtherPath => Self::PathOverride,
             RequestFault::Path(fault) => Self::AmbiguousPath(fault),
         }
     }

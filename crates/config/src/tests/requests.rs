@@ -51,10 +51,13 @@ fn mistakes_on_requests_are_found() {
     }
     let splice = "action = \"splice\"\nupstream = \"192.0.2.1:443\"\npath = \"/a\"";
     let tcp = format!("{TERMINATE}\"tcp://127.0.0.1:3000\"\nmethod = \"GET\"");
+    let hold = format!("{TERMINATE}\"http://127.0.0.1:3000\"\npath = \"/a\"");
+    let hold = hold.replace("terminate", "hold");
     let reads = "action = \"refuse\"\nhttp_only_reads = true";
     for (rule, expected) in [
         (splice, "`path` asks for a request, and a splice rule passes bytes on unread"),
         (&tcp, "bytes for tcp://127.0.0.1:3000 are not read as HTTP"),
+        (&hold, "`path` asks for a request, and a hold rule decides connections"),
         (reads, "a refuse rule with `http_only_reads` would refuse what reads"),
     ] {
         let found = all(rule);

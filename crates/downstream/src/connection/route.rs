@@ -15,6 +15,7 @@ use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, RequesterFacts, 
 use eyelet_resolve::evidence::Attempt;
 use eyelet_resolve::names::Names;
 use eyelet_resolve::{dialled, gather};
+use eyelet_telemetry::held::HeldVerdict;
 use eyelet_telemetry::info::{Alpn, ConnectionInfo, Decided, TlsCompression};
 use eyelet_wire::connect::Target;
 use eyelet_wire::hello::HelloFacts;
@@ -99,6 +100,9 @@ impl Route {
         let decided_by = info.decided.labels.generation();
         if decided_by == shared.generation {
             let mut route = Self::new(http, info, (info.decided.listener, info.decided.rule?))?;
+            if !route.has_verdict(info, true) {
+                return None;
+            }
             route.find_request_rules(http, info, &local)?;
             return Some(route);
         }
@@ -108,7 +112,10 @@ impl Route {
             decide(http, info, &local)?
         };
         let mut route = Self::new(http, info, (listener, rule))?;
-        if !route.is_fit(http, info, has_preface) {
+        let decided = &info.decided;
+        let was_by = decided.rule.map(|rule| decided.labels.rule(rule));
+        let is_own = was_by == Some(http.labels.rule(rule));
+        if !route.is_fit(http, info, has_preface) || !route.has_verdict(info, is_own) {
             return None;
         }
         info.decided.labels = http.labels.clone();
@@ -129,7 +136,8 @@ impl Route {
         (rule, has_preface): (u32, bool),
     ) -> Option<Self> {
         let mut route = Self::new(http, info, (info.decided.listener, rule))?;
-        if !route.is_fit(http, info, has_preface) {
+        let is_own = rule == self.of_connection;
+        if !route.is_fit(http, info, has_preface) || !route.has_verdict(info, is_own) {
             return None;
         }
         if Arc::ptr_eq(&route.action, &self.action) {
@@ -165,6 +173,18 @@ impl Route {
             (true, None) => true,
             _ => false,
         }
+    }
+
+    /// False for a hold rule, unless it is the connection's own and the verdict on the connection
+    /// allows it. Nobody is asked about a request.
+    fn has_verdict(&self, info: &ConnectionInfo, is_own: bool) -> bool {
+        let is_allowed = || info.decided.held.is_some_and(|of| of.verdict == HeldVerdict::Allow);
+        !self.is_held() || is_own && is_allowed()
+    }
+
+    /// True if a verdict has let its connections pass.
+    pub fn is_held(&self) -> bool {
+        self.action.hold().is_some()
     }
 
     fn new(http: &Http, info: &ConnectionInfo, (listener, rule): (u16, u32)) -> Option<Self> {

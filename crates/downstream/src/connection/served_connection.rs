@@ -188,17 +188,6 @@ impl ServedConnection {
         }
     }
 
-    /// The rule that serves its requests under the newest configuration, if there was a reload and
-    /// it has one that requests of this one may have.
-    pub fn newer_route(&self) -> Option<(Rc<Http>, Route)> {
-        let http = self.http.newer()?;
-        let mut info = self.info.copy();
-        let route = Route::of(&http, &mut info, !self.preface.is_empty(), || None)?;
-        // A request whose URLs were translated names the upstream that it was translated for.
-        let is_same = route.intermediary().authority() == self.intermediary.authority();
-        is_same.then_some((http, route))
-    }
-
     /// The outcome of the connection where nothing is wrong.
     pub fn outcome(&self) -> Outcome {
         self.intermediary.outcome(&self.info.decided)

@@ -7,10 +7,11 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use crate::support::client::Offer;
-use crate::support::edge::LISTENER;
+use crate::support::edge::{LISTENER, eyelet};
 use crate::support::program::{need, output};
+use crate::support::upstream::nobody;
 use crate::support::web::hear;
-use crate::support::{Edge, Pki, Upstream};
+use crate::support::{A_WHILE, Edge, Pki, Upstream};
 
 /// The request lines that an application got. It answers with them.
 type Seen = Arc<Mutex<Vec<String>>>;
@@ -76,7 +77,7 @@ fn each_request_of_a_connection_is_decided() {
         ("GET /public/../secret", 403, "no admin", "ambiguous path: a segment \".\" or \"..\""),
         ("POST /api/x", 200, "write", "complete"),
         ("POST /form", 200, "write", "complete"),
-        ("get /public/a", 403, "", "no rule for this request"),
+        ("get /public/a", 403, "read", "a method with lower-case letters"),
     ] {
         seen.lock().unwrap().clear();
         let body = if request.starts_with("POST") { "Content-Length: 0\r\n" } else { "" };
@@ -153,7 +154,7 @@ fn a_method_in_a_field_is_refused_where_rules_ask_for_methods() {
     let (app, seen) = application("app");
     let edge = start(&pki, &rule("post", &app, "method = [\"GET\", \"POST\"]"));
     let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
-    for field in ["X-HTTP-Method-Override", "x-http-method", "X-METHOD-Override"] {
+    for field in ["X-HTTP-Method-Override", "x_http-method", "X-METHOD-Override"] {
         let head = format!("POST /a HTTP/1.1\r\nHost: app.test\r\n{field}: DELETE\r\n");
         client.write_all(format!("{head}Content-Length: 1\r\n\r\nx").as_bytes()).unwrap();
         let heard = hear(&mut client, "POST");
@@ -174,4 +175,34 @@ fn a_splice_behind_a_rule_on_requests_is_refused() {
     let line = edge.only_line();
     assert_eq!(line["rule"], "no posts", "{line}");
     assert_eq!(line["reason"], "the requests of this connection are not read", "{line}");
+}
+
+/// A rule of the newest configuration serves it only if it takes its method and path.
+#[test]
+fn a_request_that_waits_is_asked_of_the_rules_of_a_reload() {
+    let pki = Pki::new();
+    let (app, seen) = application("app");
+    let (_socket, nobody) = nobody();
+    let start = |path: &str, new_path: &str| {
+        let wait = "upstream_wait = \"4s\"";
+        let first = rule("read", &app, &format!("path = \"{path}\"\n{wait}"));
+        let first = first.replace(&app.address.to_string(), &nobody.to_string());
+        let second = rule("read", &app, &format!("path = \"{new_path}\"\n{wait}"));
+        let config = |rules: &str| format!("workers = 1\n{LISTENER}{rules}");
+        let file = pki.folder.write("edge.toml", config(&first));
+        let mut command = eyelet(&pki.folder);
+        command.arg("serve").arg(&file);
+        let edge = Edge::spawn(command, 1);
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let head = format!("GET {path} HTTP/1.1\r\nHost: app.test\r\n\r\n");
+        client.write_all(head.as_bytes()).unwrap();
+        std::thread::sleep(A_WHILE);
+        pki.folder.write("edge.toml", config(&second));
+        let said = output(eyelet(&pki.folder).arg("reload").arg(&file));
+        assert!(said.status.success(), "{}", said.text);
+        hear(&mut client, "GET").status
+    };
+    assert_eq!(start("/a", "/b"), 503);
+    assert_eq!(*seen.lock().unwrap(), [""; 0]);
+    assert_eq!(start("/a", "/*"), 200);
 }

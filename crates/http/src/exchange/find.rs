@@ -241,13 +241,13 @@ impl Dial<'_> {
     }
 }
 
-/// The route under a newer configuration, if the request may have it. A secret is for the upstreams
-/// that it was given for.
+/// The route under a newer configuration, if its rules take the request. A secret is for the
+/// upstreams that it was given for.
 fn newer_route(
     served: &ServedConnection,
     request: &UpstreamRequest<'_>,
 ) -> Option<(Rc<Http>, Route)> {
-    if request.carries_secret { None } else { served.newer_route() }
+    if request.carries_secret { None } else { served.newer_route(request.parts) }
 }
 
 /// Says if the request may leave before the upstream has spoken HTTP/2: it does no harm twice, and

@@ -26,6 +26,7 @@ use eyelet_downstream::connection::resting::{
     KeptConnection, REPEAT_BYTES_MAX, RestingExchange, RestingState, RestingWait,
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_downstream::connection::served_connection::by_request::RequestRuling;
 use eyelet_http1::head::{Request, Scanner, take_request};
 use eyelet_recoding::{RequestCodings, RestingCodings};
 use eyelet_telemetry::reason::Reason;
@@ -195,7 +196,8 @@ impl<'a> Exchange<'a, '_> {
             )) if repeat.is_some() => {
                 drop(asked);
                 // The fields that were added may be too many to be read.
-                match repeat.and_then(|head| read_head(&head)) {
+                let request = repeat.and_then(|head| read_head(&head));
+                match request.filter(|request| self.may_ask_again(request)) {
                     Some(request) => self.ask_again(&request, terms).await,
                     None => Err(why.into()),
                 }
@@ -205,6 +207,12 @@ impl<'a> Exchange<'a, '_> {
             Err(NoHead::Upstream(NoAnswer::Unread)) => Err(Failure::Unprocessed),
             Err(NoHead::Upstream(why)) => Err(why.into()),
         }
+    }
+
+    /// True if the rule that serves the connection now is the one for a request that rested: the
+    /// request was decided before a reload.
+    fn may_ask_again(&self, Request { parts, .. }: &Request) -> bool {
+        matches!(self.served.rule_on(parts, false), RequestRuling::Own)
     }
 
     /// Sends a request again whose upstream has closed its connection without a response.

@@ -40,6 +40,10 @@ pub(crate) enum RequestOutcome {
 pub(crate) enum RequestFault {
     /// A field names another method.
     Override,
+    /// The method has a lower-case letter: some frameworks read it in upper case.
+    LowerCase,
+    /// A field names another path.
+    OtherPath,
     Path(PathFault),
 }
 
@@ -103,12 +107,18 @@ impl RequestMatchers {
             if (request.has_override)() {
                 return RequestOutcome::Unclear(RequestFault::Override);
             }
+            if request.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+                return RequestOutcome::Unclear(RequestFault::LowerCase);
+            }
             if !self.take_method(request.method) {
                 return RequestOutcome::Fails(Matcher::Method);
             }
         }
         if !self.asks_path() {
             return RequestOutcome::Holds;
+        }
+        if (request.has_other_path)() {
+            return RequestOutcome::Unclear(RequestFault::OtherPath);
         }
         match normalize_path(request.path) {
             Err(fault) => RequestOutcome::Unclear(RequestFault::Path(fault)),

@@ -54,7 +54,12 @@ fn decide(rules: &[Rule], name: &str, request: (&str, &str)) -> (Vec<u32>, Verdi
     };
     let found = rules.request_rules(rule, &mut source);
     let (method, path) = request;
-    let request = RequestFacts { method, path, has_override: &|| path.contains("override") };
+    let request = RequestFacts {
+        method,
+        path,
+        has_override: &|| path.contains("override"),
+        has_other_path: &|| path.contains("other"),
+    };
     let verdict = match &*found {
         [] => verdict,
         found => rules.decide_request(found, &request),
@@ -80,6 +85,8 @@ fn the_first_rule_that_takes_the_request_decides_it() {
         ("a.example", "POST", "/c", by(4, Some(Refusal::NoRequestRule))),
         ("b.example", "DELETE", "/b", by(0, Some(Refusal::ByRequest))),
         ("b.example", "PUT", "/override", by(0, Some(Refusal::MethodOverride))),
+        ("b.example", "delete", "/b", by(0, Some(Refusal::MethodCase))),
+        ("b.example", "PUT", "/other", by(3, Some(Refusal::PathOverride))),
     ] {
         let (_, found) = decide(&rules, name, (method, path));
         assert_eq!(found, verdict, "{name} {method} {path}");

@@ -49,6 +49,10 @@ impl ServedConnection {
         if sni == Some(&*name) {
             return true;
         }
+        if route.is_held() && !(is_address && sni.is_none()) {
+            // The verdict was about the connection's own name, if it has one.
+            return false;
+        }
         if let Some(last) = route.by_request.last() {
             // Rules for the connection's own name decide its requests.
             let policy = &self.http.shared.config.policy;

@@ -5,11 +5,12 @@ use std::rc::Rc;
 use eyelet_config::Action;
 use eyelet_policy::{RequestFacts, RuleId, Verdict};
 use eyelet_telemetry::reason::Reason;
-use http::{HeaderMap, Method, request};
+use http::{HeaderMap, HeaderName, Method, request};
 
 use super::refused_request::RefusedRequest;
 use super::{ClientInfo, ServedConnection};
 use crate::connection::route::Route;
+use crate::connection::worker::Http;
 
 /// What the rules say of a request.
 pub enum RequestRuling {
@@ -39,17 +40,7 @@ impl ServedConnection {
         request: &request::Parts,
         is_websocket: bool,
     ) -> RequestRuling {
-        let policy = &self.http.shared.config.policy;
-        let method = if is_websocket { &Method::GET } else { &request.method };
-        let verdict = policy.decide_request(
-            &route.by_request,
-            &RequestFacts {
-                method: method.as_str(),
-                path: request.uri.path(),
-                has_override: &|| has_override(&request.headers),
-            },
-        );
-        let (rule, reason) = match verdict {
+        let (rule, reason) = match verdict_on(&self.http, route, request, is_websocket) {
             Verdict { rule: Some(RuleId(rule)), refuse: None } => {
                 if rule == route.rule {
                     return RequestRuling::Own;
@@ -73,6 +64,26 @@ impl ServedConnection {
         let mut refused = self.on_connection(None);
         refused.info.decided.rule = rule;
         RequestRuling::Refused(Box::new(refused), reason)
+    }
+
+    /// The route of a request by the newest configuration, if there was a reload and its rules take
+    /// the request too.
+    pub fn newer_route(&self, request: &request::Parts) -> Option<(Rc<Http>, Route)> {
+        let http = self.http.newer()?;
+        let (mut info, has_preface) = (self.info.copy(), !self.preface.is_empty());
+        let mut route = Route::of(&http, &mut info, has_preface, || None)?;
+        if !route.by_request.is_empty() {
+            // The CONNECT of a WebSocket is the only one that comes here.
+            let is_websocket = request.method == Method::CONNECT;
+            let verdict = verdict_on(&http, &route, request, is_websocket);
+            let Verdict { rule: Some(RuleId(rule)), refuse: None } = verdict else { return None };
+            if rule != route.rule {
+                route = route.of_request(&http, &info, (rule, has_preface))?;
+            }
+        }
+        // A request whose URLs were translated names the upstream that it was translated for.
+        let is_same = route.intermediary().authority() == self.intermediary.authority();
+        is_same.then_some((http, route))
     }
 
     /// Serves the requests of another rule.
@@ -138,14 +149,57 @@ impl ServedConnection {
     }
 }
 
+/// The verdict of the route's rules on a request.
+fn verdict_on(http: &Http, route: &Route, request: &request::Parts, is_websocket: bool) -> Verdict {
+    let method = if is_websocket { &Method::GET } else { &request.method };
+    let facts = RequestFacts {
+        method: method.as_str(),
+        path: request.uri.path(),
+        has_override: &|| has_any(&request.headers, &METHOD_FIELDS),
+        has_other_path: &|| has_any(&request.headers, &PATH_FIELDS),
+    };
+    http.shared.config.policy.decide_request(&route.by_request, &facts)
+}
+
 /// A rule that would have required another handshake, or serves no requests.
 const OTHER_HANDSHAKE: Reason =
     Reason::RefusedRequest("its rule does not fit the connection's handshake");
 
-/// True if a field names the method that some frameworks take in place of the request's.
-fn has_override(headers: &HeaderMap) -> bool {
-    OVERRIDES.iter().any(|name| headers.contains_key(*name))
+/// True if one of these fields is there. Some frameworks read `_` in a name as `-`.
+fn has_any(headers: &HeaderMap, names: &[&str]) -> bool {
+    let is = |name: &HeaderName, wanted: &str| {
+        let read = name.as_str().bytes().map(|byte| if byte == b'_' { b'-' } else { byte });
+        read.eq(wanted.bytes())
+    };
+    headers.keys().any(|name| names.iter().any(|wanted| is(name, wanted)))
 }
 
-/// The usual fields. A method in a query or a body (`_method`) is not looked for.
-const OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+/// Fields whose method some frameworks take in place of the request's. One in a query or a body
+/// (`_method`) is not looked for.
+const METHOD_FIELDS: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+/// Fields whose path some frameworks take in place of the request's.
+const PATH_FIELDS: [&str; 2] = ["x-original-url", "x-rewrite-url"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_however_it_is_written() {
+        for (name, method, path) in [
+            ("X-HTTP-Method-Override", true, false),
+            ("X_HTTP_Method_Override", true, false),
+            ("x-http_method", true, false),
+            ("X-Original-URL", false, true),
+            ("X_Rewrite-URL", false, true),
+            ("X-HTTP-Methods", false, false),
+            ("Original-URL", false, false),
+        ] {
+            let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+            let headers =
+                HeaderMap::from_iter([(name.clone(), http::HeaderValue::from_static("x"))]);
+            let found = (has_any(&headers, &METHOD_FIELDS), has_any(&headers, &PATH_FIELDS));
+            assert_eq!(found, (method, path), "{name}");
+        }
+    }
+}
