@@ -103,13 +103,13 @@ impl Route {
             if !route.has_verdict(info, true) {
                 return None;
             }
-            route.find_request_rules(http, info, &local)?;
+            route.find_request_rules(http, info, local)?;
             return Some(route);
         }
         let (listener, rule) = if decided_by >= shared.rules_since {
             (info.decided.listener, info.decided.rule?)
         } else {
-            decide(http, info, &local)?
+            decide(http, info, local)?
         };
         let mut route = Self::new(http, info, (listener, rule))?;
         let decided = &info.decided;
@@ -123,7 +123,7 @@ impl Route {
         info.decided.rule = Some(rule);
         // These are rule indexes of the other configuration.
         info.decided.shadow.clear();
-        route.find_request_rules(http, info, &local)?;
+        route.find_request_rules(http, info, local)?;
         Some(route)
     }
 

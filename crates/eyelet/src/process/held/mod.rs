@@ -170,7 +170,6 @@ pub fn write(metrics: &mut Metrics, holds: &Holds) {
     for (verdict, by, count) in holds.counted() {
         decided.sample(&[("verdict", verdict.name()), ("by", by.name())], count);
     }
-    drop(decided);
     let help = "Connections that were refused because too many were held.";
     let mut full = metrics.family(MetricKind::Counter, "held_refused", help);
     full.sample(&[], holds.refused_full());
