@@ -45,8 +45,7 @@ fn each(worker: &Rc<Worker>, mut is_to_wake: impl FnMut(&mut HeldConnection) -> 
     let keys: Vec<Key> = {
         let (positions, mut table) =
             (worker.shedding.held.positions.borrow(), worker.table.borrow_mut());
-        let mut wakes =
-            |at: &&ShedPosition| held_at(&mut table, at).is_some_and(&mut is_to_wake);
+        let mut wakes = |at: &&ShedPosition| held_at(&mut table, at).is_some_and(&mut is_to_wake);
         positions.iter().filter(|at| wakes(at)).map(|at| at.key).collect()
     };
     for key in keys {

@@ -12,7 +12,7 @@ use eyelet_telemetry::held::{HeldBy, HeldInfo, HeldVerdict};
 use parking_lot::Mutex;
 
 use crate::question::{HoldKey, HoldQuestion, Who};
-use crate::verdict::{DecideFault, DecidedCounts, HoldDecision, KEPT_MAX, Keep, Which};
+use crate::verdict::{DecideFault, Decided, HoldDecision, KEPT_MAX, Keep, Which};
 
 /// Questions that are open at a time: more than a person can read, and about 300 KiB.
 pub const QUESTIONS_MAX: usize = 1_000;
@@ -120,9 +120,10 @@ impl Holds {
         decision: HoldDecision,
         keep: Keep,
         now_unix_ms: u64,
-    ) -> Result<DecidedCounts, DecideFault> {
+    ) -> Result<Decided, DecideFault> {
         let mut state = self.state.lock();
-        let found: Vec<Arc<HoldQuestion>> = state.found(which).collect();
+        let mut found: Vec<Arc<HoldQuestion>> = state.found(which).collect();
+        found.sort_unstable_by_key(|question| question.id);
         if found.is_empty() {
             return Err(DecideFault::Gone);
         }
@@ -136,19 +137,18 @@ impl Holds {
                 state.kept.insert(question.key.clone(), Kept { decision, until_unix_ms });
             }
         }
-        let mut decided = DecidedCounts::default();
-        for question in found {
-            state.close(&question);
+        let mut connections = 0;
+        for question in &found {
+            state.close(question);
             // It was open, and is decided under the lock.
             let _ = question.decision.set(decision);
-            decided.questions += 1;
-            decided.connections += question.waiting.load(Relaxed);
+            connections += question.waiting.load(Relaxed);
         }
         self.verdicts.fetch_add(1, Release);
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
-        Ok(decided)
+        Ok(Decided { questions: found, connections })
     }
 
     /// Waits for a verdict after `seen`, which it updates.
@@ -343,17 +343,19 @@ mod tests {
         assert!(holds.poll_verdict(&mut seen, task).is_pending());
         let which = Which::Name("A.example", Some(443));
         let decided = holds.decide(which, ALLOW, Keep::Once, 6).unwrap();
-        assert_eq!(decided, DecidedCounts { questions: 1, connections: 3 });
+        assert_eq!((decided.questions.len(), decided.connections), (1, 3));
         assert!(holds.poll_verdict(&mut seen, task).is_ready());
         assert!(holds.poll_verdict(&mut seen, task).is_pending());
         assert!(a.iter().all(|waiting| waiting.decision() == Some(ALLOW)));
         assert_eq!(b.decision(), None);
         // A second verdict on the same question is one for nobody.
-        assert_eq!(holds.decide(which, REFUSE, Keep::Once, 6), Err(DecideFault::Gone));
+        let again = holds.decide(which, REFUSE, Keep::Once, 6);
+        assert_eq!(again.err(), Some(DecideFault::Gone));
         assert_eq!(a[0].decision(), Some(ALLOW));
         let id = b.question().id;
         drop((a, b));
-        assert_eq!(holds.decide(Which::Id(id), ALLOW, Keep::Once, 6), Err(DecideFault::Gone));
+        let gone = holds.decide(Which::Id(id), ALLOW, Keep::Once, 6);
+        assert_eq!(gone.err(), Some(DecideFault::Gone));
         assert_eq!((holds.held(), holds.open().len()), ((0, 0), 0));
     }
 

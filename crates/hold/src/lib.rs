@@ -11,4 +11,4 @@ mod verdict;
 
 pub use holds::{HELD_MAX, HOST_QUESTIONS_MAX, HoldPlace, Holds, QUESTIONS_MAX, Sink};
 pub use question::{HoldKey, HoldQuestion, Who};
-pub use verdict::{DecideFault, DecidedCounts, HoldDecision, KEPT_MAX, Keep, Which};
+pub use verdict::{DecideFault, Decided, HoldDecision, KEPT_MAX, Keep, Which};

@@ -77,7 +77,7 @@ async fn serve(connection: &mut Active<'_>) -> Result<(), End> {
         }
         _ => Box::pin(intercept::arrive(connection, &mut peeked)).await?,
     }
-    settle(connection, &mut peeked, None).await
+    settle(connection, &mut peeked, Woken::Anew).await
 }
 
 /// Decides, unless the rule is known, and acts. `peeked` has the bytes that were read so far.
@@ -86,13 +86,20 @@ async fn serve(connection: &mut Active<'_>) -> Result<(), End> {
 fn settle(
     connection: &mut Active<'_>,
     peeked: &mut CountedBuffer,
-    rule: Option<u32>,
+    woken: Woken,
 ) -> impl Future<Output = Result<(), End>> {
     async move {
-        let ruling = match rule {
-            Some(rule) => allowed(connection, rule, peeked),
-            None => decide(connection, peeked).await?,
+        let ruling = match &woken {
+            Woken::Goes(rule) => allowed(connection, *rule, peeked),
+            Woken::Asked(_) | Woken::Anew => decide(connection, peeked).await?,
         };
+        if let Woken::Asked(key) = woken
+            && !matches!(&ruling, Ruling::Act { rule, .. }
+                if action::hold::key(connection, *rule) == *key)
+        {
+            // The verdict was about something else.
+            connection.info.decided.held = None;
+        }
         let (rule, hello_bytes, offer) = match ruling {
             Ruling::Act { rule, hello_bytes, offer } => (rule, hello_bytes, offer),
             Ruling::Validate(with) => {
@@ -171,8 +178,7 @@ async fn go_on(
     // From here on nobody waits on the question for it.
     drop(held);
     match woken {
-        Ok(Woken::Goes(rule)) => settle(connection, &mut peeked, Some(rule)).await,
-        Ok(Woken::Anew) => settle(connection, &mut peeked, None).await,
+        Ok(woken) => settle(connection, &mut peeked, woken).await,
         Err(end) => action::hold::end(connection, end),
     }
 }

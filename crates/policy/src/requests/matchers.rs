@@ -158,8 +158,7 @@ impl RequestMatchers {
         let methods = !self.asks_method()
             || narrow.asks_method() && narrow.methods().all(|method| self.take_method(method));
         let is_covered = |glob: &PathGlob| self.paths().any(|wide| wide.covers(glob));
-        let paths =
-            !self.asks_path() || narrow.asks_path() && narrow.paths().all(is_covered);
+        let paths = !self.asks_path() || narrow.asks_path() && narrow.paths().all(is_covered);
         methods && paths
     }
 

@@ -28,11 +28,13 @@ pub enum HoldResult {
     Waits,
 }
 
-/// What a held connection does that wakes.
+/// What a connection does that comes, or was held and wakes.
 pub enum Woken {
     /// It goes on by the rule with this index.
     Goes(u32),
-    /// The rules decide it anew: its own is gone.
+    /// The rules decide it anew. The verdict that allows it counts if they come to this question.
+    Asked(Box<HoldKey>),
+    /// The rules decide it anew: there is no verdict, or its rule is gone.
     Anew,
 }
 
@@ -47,8 +49,7 @@ pub fn ask(
 ) -> Result<HoldResult, End> {
     let (edge, snapshot) = (connection.edge, &connection.edge.snapshot);
     let found = snapshot.config.rules.at(rule);
-    let (name, port) = target(connection, found.action);
-    let key = HoldKey { rule: found.name.into(), name, port };
+    let key = key(connection, rule);
     let (who, now_unix_ms) = (who(connection.info, found.action), edge.engine.now_unix_ms());
     let Some(waiting) = snapshot.holds.ask(key, who, peeked.len(), now_unix_ms) else {
         return Err(refused(HeldEnd::TooMany));
@@ -66,6 +67,13 @@ pub fn ask(
     let held = HeldConnection::new(bytes, owes_answer, wait, question);
     park::park(connection.handle, connection.info, Relay::Held(held));
     Ok(HoldResult::Waits)
+}
+
+/// The question about a connection that came to the rule with this index.
+pub fn key(connection: &Active<'_>, rule: u32) -> HoldKey {
+    let found = connection.edge.snapshot.config.rules.at(rule);
+    let (name, port) = target(connection, found.action);
+    HoldKey { rule: found.name.into(), name, port }
 }
 
 /// Has a connection wait again that comes from another process.
@@ -99,12 +107,19 @@ pub fn wake(
     info.owes_answer = held.owes_answer;
     let target = info.decided.connect.as_deref().map(|text| Target::new(text.as_bytes()));
     info.connect = target.and_then(Result::ok).map(Box::new);
+    let asked_by = info.decided.labels.generation();
     let rule = move_to_newest(edge, info, held)?;
+    let is_reloaded = asked_by != edge.labels().generation();
     let waited_ms = edge.engine.now_unix_ms().saturating_sub(info.started_unix_ms());
     if let Some(decision) = held.decision() {
         by_verdict(connection, decision, waited_ms)?;
-        if let Some(rule) = rule {
-            return Ok(Woken::Goes(rule));
+        match (rule, held.key()) {
+            // The rule may ask about something else now, or not take the connection any more.
+            (Some(_), Some(key)) if is_reloaded => {
+                return Ok(Woken::Asked(Box::new(key.clone())));
+            }
+            (Some(rule), _) => return Ok(Woken::Goes(rule)),
+            (None, _) => {}
         }
         // The verdict was about another rule.
         connection.info.decided.held = None;

@@ -13,6 +13,7 @@ use eyelet_admin::metrics::{MetricKind, Metrics};
 use eyelet_admin::{KeepAsked, VerdictAsked};
 use eyelet_hold::{HoldDecision, HoldQuestion, Holds, Keep, Which};
 use eyelet_telemetry::held::HeldBy;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 pub mod webhook;
@@ -24,28 +25,39 @@ const REREAD: Duration = Duration::from_secs(60);
 /// Most bytes of a list to which a name is added.
 const LIST_BYTES_MAX: u64 = 64 << 20;
 
+/// Held by who adds to a list.
+static APPENDS: Mutex<()> = Mutex::new(());
+
 /// Gives a verdict. Returns a line that says what it was about.
 ///
 /// # Errors
-/// Why there is no verdict. Nothing has changed then.
+/// Why there is no verdict, or why a list does not have it.
 pub fn decide(
     holds: &Holds,
     which: Which<'_>,
     VerdictAsked { verdict, keep }: VerdictAsked,
     by: HeldBy,
 ) -> Result<String, String> {
-    let found = holds.found(which);
+    let is_always = matches!(keep, KeepAsked::Always);
     let keep = match keep {
         KeepAsked::Once => Keep::Once,
         KeepAsked::For(time) => Keep::For(milliseconds(time)),
         KeepAsked::Always => {
-            found.iter().try_for_each(|question| add_to_list(question))?;
+            let found = holds.found(which);
+            let check = |question: &Arc<HoldQuestion>| list_of(question).map(drop);
+            found.iter().try_for_each(check).map_err(|why| format!("no verdict: {why}"))?;
             Keep::For(milliseconds(REREAD))
         }
     };
     let decided = holds.decide(which, HoldDecision { verdict, by }, keep, now_unix_ms());
     let decided = decided.map_err(|fault| format!("no verdict: {fault}"))?;
-    let names: Vec<String> = found.iter().map(|question| target(question)).collect();
+    if is_always {
+        let mut written = decided.questions.iter().map(|question| add_to_list(question));
+        written
+            .try_for_each(|written| written)
+            .map_err(|why| format!("{verdict} for those who waited, but not always: {why}"))?;
+    }
+    let names: Vec<String> = decided.questions.iter().map(|question| target(question)).collect();
     let (names, done) = (names.join(", "), if decided.connections == 1 { "" } else { "s" });
     let line = format!("{verdict} {names}: {} connection{done} waited", decided.connections);
     tracing::info!("held: {line}; decided by {by}");
@@ -71,17 +83,25 @@ fn target(question: &HoldQuestion) -> String {
     }
 }
 
+/// The list of a question's rule, if it may have the name.
+fn list_of(question: &HoldQuestion) -> Result<&Path, String> {
+    let key = &question.key;
+    let no_list = || format!("the rule \"{}\" has no `hold_file` to write names to", key.rule);
+    let file = question.who.file.as_deref().ok_or_else(no_list)?;
+    if key.name.is_empty() || key.name.parse::<IpAddr>().is_ok() {
+        return Err(format!("\"{}\" is no name, and a list has names", key.name));
+    }
+    fs::metadata(file).map_err(|why| format!("{}: {why}", file.display()))?;
+    Ok(file)
+}
+
 /// Adds the name of a question to the list of its rule, unless the list has it. Whoever reads the
 /// list meanwhile reads the one before or the one after.
 fn add_to_list(question: &HoldQuestion) -> Result<(), String> {
-    let key = &question.key;
-    let file = question.who.file.as_deref().ok_or_else(|| {
-        format!("no verdict: the rule \"{}\" has no `hold_file` to write names to", key.rule)
-    })?;
-    if key.name.is_empty() || key.name.parse::<IpAddr>().is_ok() {
-        return Err(format!("no verdict: \"{}\" is no name, and a list has names", key.name));
-    }
-    append(file, &key.name).map_err(|why| format!("no verdict: {}: {why}", file.display()))
+    let file = list_of(question)?;
+    // Two verdicts at once would each write a list without the other's name.
+    let _one = APPENDS.lock();
+    append(file, &question.key.name).map_err(|why| format!("{}: {why}", file.display()))
 }
 
 fn append(file: &Path, name: &str) -> io::Result<()> {
