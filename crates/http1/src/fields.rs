@@ -304,8 +304,8 @@ fn join_cookies(headers: &mut HeaderMap) {
     let is_sensitive = values.iter().any(|value| value.is_sensitive());
     let bytes = values.iter().map(|value| SEPARATOR.len() + value.len()).sum();
     let mut joined = Zeroizing::new(Vec::with_capacity(bytes));
-    for value in values {
-        if !joined.is_empty() {
+    for (nth, value) in values.into_iter().enumerate() {
+        if nth > 0 {
             joined.extend_from_slice(SEPARATOR);
         }
         joined.extend_from_slice(value.as_bytes());
