@@ -116,7 +116,7 @@ pub fn sandbox_profile(path: &Path, name: &str) -> Result<SandboxProfile, Vec<Di
     let (dns, mut secret_files) = (settings::dns(&document), Vec::new());
     note_secrets(document.table, folder, &mut secret_files);
     secret_files.extend(known.into_iter().filter_map(|secret| match secret.source {
-        SecretSource::File(path) => Some(path),
+        SecretSource::File(path) | SecretSource::FileOnce(path) => Some(path),
         SecretSource::Command { .. } => None,
     }));
     let (diagnostics, is_fatal) = report.finish();

@@ -34,6 +34,8 @@ pub struct SecretSettings {
 pub enum SecretSource {
     /// A file, which is read again when it changes.
     File(PathBuf),
+    /// A file, which is read once: no configuration says so, but in a sandbox it is.
+    FileOnce(PathBuf),
     /// A command that prints it.
     Command {
         /// The program and its arguments.

@@ -15,10 +15,12 @@ use eyelet_compress::fields::{lists, number};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Version, request, response};
 use memchr::memchr;
+use zeroize::Zeroizing;
 
 use super::fault::RequestFault;
 use super::framing::{self, is_framing_alias, speaks_of_others, write_fields};
 use super::head::{FIELDS_MAX, FieldRole, FieldRoles, Length};
+use super::head_bytes::request_bytes;
 use super::spare_heads::spare_head;
 
 /// The description of the client for the upstream. The values are parts of one text.
@@ -291,13 +293,25 @@ fn take_list(headers: &mut HeaderMap, name: &HeaderName, element: Bytes) -> Opti
 
 /// HTTP/2 may split a cookie into several fields; HTTP/1.1 has one (RFC 9113 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
+    const SEPARATOR: &[u8] = b"; ";
     let mut values = headers.get_all(header::COOKIE).iter();
     if values.next().is_none() || values.next().is_none() {
         return;
     }
-    let values = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
-    let joined = values.collect::<Vec<_>>().join(&b"; "[..]);
-    if let Ok(joined) = HeaderValue::from_bytes(&joined) {
+    let values: Vec<&HeaderValue> = headers.get_all(header::COOKIE).iter().collect();
+    // One of them may have a secret: it stays one that is never indexed, and its memory is wiped
+    // when the last clone of the field is dropped. A text that grows would leave copies.
+    let is_sensitive = values.iter().any(|value| value.is_sensitive());
+    let bytes = values.iter().map(|value| SEPARATOR.len() + value.len()).sum();
+    let mut joined = Zeroizing::new(Vec::with_capacity(bytes));
+    for (nth, value) in values.into_iter().enumerate() {
+        if nth > 0 {
+            joined.extend_from_slice(SEPARATOR);
+        }
+        joined.extend_from_slice(value.as_bytes());
+    }
+    if let Ok(mut joined) = HeaderValue::from_maybe_shared(Bytes::from_owner(joined)) {
+        joined.set_sensitive(is_sensitive);
         headers.insert(header::COOKIE, joined);
     }
 }
@@ -391,16 +405,24 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     framing::is_hop_by_hop(name.as_str().as_bytes())
 }
 
-/// Writes a request's head for the upstream, into a buffer with room for so many bytes: one that
-/// grows leaves copies.
+/// Writes a request's head for the upstream. If it `has_secret`, its buffer has room for all of it
+/// at once: one that grows leaves copies.
 pub fn write_request(
     request: &request::Parts,
     host: &str,
     forwarded: &ForwardedFields,
-    room: usize,
+    has_secret: bool,
 ) -> BytesMut {
     let mut out = spare_head();
-    out.reserve(room);
+    if has_secret {
+        // Beside these texts the line, `host` and the last line end have fewer than 32 bytes.
+        let line =
+            |(name, value): &(HeaderName, HeaderValue)| name.as_str().len() + value.len() + 4;
+        let ours: usize = forwarded.fields.iter().map(line).sum();
+        let fields = ours + request_bytes(&request.headers, &request.uri);
+        out.reserve(request.method.as_str().len() + host.len() + fields + 32);
+    }
+    let capacity = out.capacity();
     out.extend_from_slice(request.method.as_str().as_bytes());
     out.extend_from_slice(b" ");
     let path = request.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
@@ -411,6 +433,7 @@ pub fn write_request(
     write_fields(&request.headers, &mut out);
     forwarded.write(&mut out);
     out.extend_from_slice(b"\r\n");
+    debug_assert!(!has_secret || out.capacity() == capacity, "it grew");
     out
 }
 

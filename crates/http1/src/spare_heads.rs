@@ -32,7 +32,7 @@ pub fn spare_head() -> BytesMut {
 /// Appends what was read. The first of it has the memory of an earlier head, if there is one.
 pub fn append(into: &mut BytesMut, read: &[u8]) {
     if into.capacity() == 0
-        && read.len() <= SPARE_BYTES_MAX
+        && (1..=SPARE_BYTES_MAX).contains(&read.len())
         && let Some(spare) = SPARE.with_borrow_mut(Spares::pop)
     {
         *into = spare;
@@ -59,8 +59,9 @@ pub(super) fn forget_unused() -> usize {
 /// Keeps the memory of a head that was written. It saves an allocation for each message.
 pub(super) fn give_back(mut head: BytesMut) {
     head.clear();
-    // Its memory before the bytes that were written comes back.
-    if !head.try_reclaim(HEAD_BYTES) || head.capacity() > SPARE_BYTES_MAX {
+    // Its memory before the bytes that were written comes back. Asked for more than is kept: what
+    // is left behind them may be enough for a head, and little of a large memory.
+    if head.try_reclaim(SPARE_BYTES_MAX + 1) || !head.try_reclaim(HEAD_BYTES) {
         return;
     }
     SPARE.with_borrow_mut(|spare| {
@@ -92,6 +93,9 @@ mod tests {
     fn little_memory_is_kept() {
         give_back(BytesMut::with_capacity(SPARE_BYTES_MAX + 1));
         give_back(BytesMut::with_capacity(HEAD_BYTES - 1));
+        let mut large = BytesMut::zeroed(64 << 10);
+        large.advance((64 << 10) - HEAD_BYTES);
+        give_back(large);
         assert_eq!(SPARE.with_borrow(Spares::count), 0);
         (0..2 * SPARE_MAX).for_each(|_| give_back(BytesMut::with_capacity(HEAD_BYTES)));
         assert_eq!(SPARE.with_borrow(Spares::count), SPARE_MAX);
@@ -119,6 +123,8 @@ mod tests {
     fn large_reads_have_memory_of_their_own() {
         give_back(spare_head());
         let mut received = BytesMut::new();
+        append(&mut received, b"");
+        assert_eq!((SPARE.with_borrow(Spares::count), received.capacity()), (1, 0));
         append(&mut received, &[7; SPARE_BYTES_MAX + 1]);
         assert_eq!((SPARE.with_borrow(Spares::count), received.len()), (1, SPARE_BYTES_MAX + 1));
     }

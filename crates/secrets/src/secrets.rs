@@ -26,6 +26,9 @@ pub struct Secrets {
     placeholders: AhoCorasick,
     /// One for each of `terms`. A source replaces them.
     values: ArcSwap<Vec<Arc<SecretValue>>>,
+    /// The value that each had before, if it was replaced: a response to a request with it may show
+    /// it still.
+    earlier: ArcSwap<Vec<Option<Arc<SecretValue>>>>,
 }
 
 /// The server that a request goes to.
@@ -58,8 +61,9 @@ impl Secrets {
         let texts = terms.iter().map(|terms| terms.placeholder.as_str());
         let mut builder = AhoCorasick::builder();
         let placeholders = builder.match_kind(MatchKind::LeftmostFirst).build(texts)?;
+        let earlier = ArcSwap::from_pointee(vec![None; values.len()]);
         let values = ArcSwap::from_pointee(values);
-        Ok(Self { terms: terms.into(), placeholders, values })
+        Ok(Self { terms: terms.into(), placeholders, values, earlier })
     }
 
     /// The terms, in the order of the configuration.
@@ -73,13 +77,15 @@ impl Secrets {
         self.values.load().get(nth).cloned()
     }
 
-    /// Replaces the value of the secret with this number. Returns false if it was the same.
+    /// Replaces the value of the secret with this number. The one before is still looked for in
+    /// responses, until the next replacement. Returns false if it was the same.
     pub fn replace(&self, nth: usize, value: SecretValue) -> bool {
         let values = self.values.load();
         let is_new = values.get(nth).is_some_and(|known| known.bytes() != value.bytes());
         if is_new {
-            let mut values = Vec::clone(&values);
-            values[nth] = Arc::new(value);
+            let (mut values, mut earlier) = (Vec::clone(&values), Vec::clone(&self.earlier.load()));
+            earlier[nth] = Some(std::mem::replace(&mut values[nth], Arc::new(value)));
+            self.earlier.store(Arc::new(earlier));
             self.values.store(Arc::new(values));
         }
         is_new
@@ -160,9 +166,13 @@ impl Secrets {
 
     /// Finds a value in the fields of a response.
     pub fn reflected(&self, fields: &HeaderMap) -> Option<Reflection> {
-        let values = self.values.load();
+        let (values, earlier) = (self.values.load(), self.earlier.load());
         fields.iter().find_map(|(name, field)| {
-            let shown = values.iter().position(|value| value.is_in(field.as_bytes()))?;
+            let field_has = |value: &Arc<SecretValue>| value.is_in(field.as_bytes());
+            let mut all = values.iter().zip(earlier.iter());
+            let shown = all.position(|(value, earlier)| {
+                field_has(value) || earlier.as_ref().is_some_and(field_has)
+            })?;
             let placeholder = self.terms.get(shown)?.placeholder.clone();
             Some(Reflection { placeholder, field: name.clone() })
         })

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD_NO_PAD;
+use base64::engine::general_purpose::{GeneralPurpose, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use memchr::memmem;
 use zeroize::Zeroizing;
 
@@ -17,8 +17,9 @@ const GROUP_BYTES: usize = 3;
 /// A secret. It is wiped when it is dropped.
 pub struct SecretValue {
     bytes: Zeroizing<Vec<u8>>,
-    /// The characters of base64 that the value alone decides, behind 0, 1 and 2 other bytes.
-    coded: [Zeroizing<String>; GROUP_BYTES],
+    /// The characters of base64 that the value alone decides, behind 0, 1 and 2 other bytes, and
+    /// those of base64url that are different.
+    coded: Vec<Zeroizing<String>>,
 }
 
 /// The reason why bytes are no secret. It shows none of them.
@@ -69,7 +70,10 @@ impl SecretValue {
         if value.len() < SECRET_BYTES_MIN {
             return Err(SecretFault::Short);
         }
-        let coded = [0, 1, 2].map(|before| coded(value, before));
+        let forms = |base64: &GeneralPurpose| [0, 1, 2].map(|before| coded(base64, value, before));
+        let (mut coded, of_url) = (Vec::from(forms(&STANDARD_NO_PAD)), forms(&URL_SAFE_NO_PAD));
+        let is_other = |form: &Zeroizing<String>| form.contains(['-', '_']);
+        coded.extend(of_url.into_iter().filter(is_other));
         // Exactly as large: a buffer that grows leaves copies.
         Ok(Self { bytes: Zeroizing::new(value.to_vec()), coded })
     }
@@ -79,7 +83,7 @@ impl SecretValue {
         &self.bytes
     }
 
-    /// True if a text has the value, as it is or in base64, wherever it begins there.
+    /// True if a text has the value, as it is, in base64 or in base64url, wherever it begins there.
     pub(crate) fn is_in(&self, text: &[u8]) -> bool {
         // Most fields are shorter than a token.
         if text.len() < self.bytes.len() {
@@ -98,11 +102,11 @@ impl fmt::Debug for SecretValue {
 }
 
 /// The characters that a value has in base64 behind so many other bytes, and before any.
-fn coded(value: &[u8], before: usize) -> Zeroizing<String> {
+fn coded(base64: &GeneralPurpose, value: &[u8], before: usize) -> Zeroizing<String> {
     let mut padded = Zeroizing::new(Vec::with_capacity(before + value.len()));
     padded.extend_from_slice(&[0; GROUP_BYTES][..before]);
     padded.extend_from_slice(value);
-    let all = Zeroizing::new(STANDARD_NO_PAD.encode(&*padded));
+    let all = Zeroizing::new(base64.encode(&*padded));
     // A character has six bits. The first one that has none of the bytes before is the first of
     // the value, and the last one is full if no bit of a next byte is in it.
     let begins = (before * 8).div_ceil(6);
@@ -140,6 +144,18 @@ mod tests {
         ] {
             let value = SecretValue::new(read);
             assert_eq!(value.as_ref().map(SecretValue::bytes).map_err(|fault| *fault), expected);
+        }
+    }
+
+    /// Its base64 has `+` and `/`, and its base64url other characters.
+    #[test]
+    fn a_value_is_found_in_base64url() {
+        let token = "a~~~b???c>>>d";
+        let value = SecretValue::new(token.as_bytes()).unwrap();
+        for before in ["", "u", "us"] {
+            let text = URL_SAFE_NO_PAD.encode(format!("{before}{token}:pw"));
+            assert!(text.contains(['-', '_']), "{text}");
+            assert!(value.is_in(text.as_bytes()), "{before}: {text}");
         }
     }
 

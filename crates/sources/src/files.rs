@@ -149,7 +149,7 @@ fn is_due(
 fn secret_files(config: &Config) -> impl Iterator<Item = &Path> {
     config.secrets.iter().filter_map(|secret| match &secret.source {
         SecretSource::File(path) => Some(&**path),
-        SecretSource::Command { .. } => None,
+        SecretSource::FileOnce(_) | SecretSource::Command { .. } => None,
     })
 }
 

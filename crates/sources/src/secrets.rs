@@ -52,7 +52,7 @@ pub fn load(
 /// Reads a secret.
 fn read(source: &SecretSource) -> Result<SecretValue, String> {
     match source {
-        SecretSource::File(path) => secret_of_file(path),
+        SecretSource::File(path) | SecretSource::FileOnce(path) => secret_of_file(path),
         SecretSource::Command { words, .. } => {
             let fault = |fault| format!("the command {}: {fault}", shown(words));
             SecretValue::new(&output(words)?).map_err(fault)
@@ -75,6 +75,8 @@ enum State {
     File(Option<Stamp>),
     /// Its command is due then. `None`: only at a reload.
     Command(Option<Instant>),
+    /// Its file is read no more.
+    ReadOnce,
 }
 
 impl SecretSources {
@@ -83,6 +85,7 @@ impl SecretSources {
         let states = settings.iter().map(|secret| match &secret.source {
             // What is in the file now may be newer than what was read.
             SecretSource::File(_) => State::File(None),
+            SecretSource::FileOnce(_) => State::ReadOnce,
             SecretSource::Command { refresh, .. } => {
                 State::Command(refresh.map(|refresh| Instant::now() + refresh))
             }
@@ -93,7 +96,7 @@ impl SecretSources {
     /// The time at which the next command is due.
     pub fn next_due(&self) -> Option<Instant> {
         let due = self.0.iter().filter_map(|state| match state {
-            State::File(_) => None,
+            State::File(_) | State::ReadOnce => None,
             State::Command(due) => *due,
         });
         due.min()
@@ -193,7 +196,7 @@ mod tests {
         write("second-value");
         assert_eq!(look(true), [], "somebody writes it");
         assert_eq!(look(false), [Ok(true)]);
-        assert!(shows(&secrets, "second-value") && !shows(&secrets, "first-value"));
+        assert!(shows(&secrets, "second-value"));
         for (text, expected) in [
             ("", "it is empty"),
             ("two\nlines-of-it", "more than one line"),
@@ -211,6 +214,22 @@ mod tests {
         assert!(shows(&secrets, "second-value"));
         let kept = load(&settings, Some(&secrets)).unwrap().unwrap();
         assert!(shows(&kept, "second-value"), "a reload keeps the value");
+    }
+
+    #[test]
+    fn a_file_that_is_read_once_may_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        fs::write(&file, "first-value").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        let settings = of(SecretSource::FileOnce(file.clone()));
+        let secrets = load(&settings, None).unwrap().unwrap();
+        let mut sources = SecretSources::new(&settings);
+        fs::write(&file, "second-value").unwrap();
+        let mut said = Vec::new();
+        sources.look((&settings, &secrets), |_| false, |_, read| said.push(read));
+        assert_eq!((said, sources.next_due()), (Vec::new(), None));
+        assert!(shows(&secrets, "first-value") && !shows(&secrets, "second-value"));
     }
 
     #[test]

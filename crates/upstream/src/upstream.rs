@@ -14,7 +14,6 @@ use super::{http1, http2};
 use eyelet_http1::body::{Decoder, Piece};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
-use eyelet_http1::head_bytes::request_bytes;
 use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
@@ -81,8 +80,7 @@ impl Upstream {
         };
         let UpstreamRequest { host, forwarded, carries_secret, .. } = *upstream_request;
         let parts = upstream_request.parts_for(said);
-        let room = if carries_secret { request_bytes(&parts.headers, &parts.uri) } else { 0 };
-        fields::write_request(parts, host, forwarded, room)
+        fields::write_request(parts, host, forwarded, carries_secret)
     }
 
     /// Whether the body of this request, which it is sent, must be coded.

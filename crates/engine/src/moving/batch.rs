@@ -357,8 +357,10 @@ pub fn admit(
     let mut parcels = Vec::new();
     for (index, decoded) in decoded.into_iter().enumerate() {
         let decoded = decoded.and_then(|parcel| pack(worker, parcel));
-        // It counts itself from here on.
-        drop(message.take());
+        if is_group {
+            // It counts itself from here on. The others of a batch are still on their way.
+            drop(message.take());
+        }
         let taken = decoded.map_err(RefusalReason::from).and_then(|mut parcel| {
             let (has_room, count) = (parcel.reserve(worker), parcel.connections().len());
             if has_room || !may_go_back {

@@ -71,7 +71,7 @@ impl Search {
 
     /// True if there may be active connections that were not told to rest.
     pub fn is_rousing(&self) -> bool {
-        self.roused.is_some() && matches!(self.state, Searching::Empty(_))
+        self.roused.is_some() && !self.is_over()
     }
 
     /// Wakes the next active connections, which find out that they are to rest. Returns whether
@@ -98,9 +98,8 @@ impl Search {
     /// finds nothing is repeated at the next tick. One whose time is over goes on after an
     /// iteration.
     pub fn next(&mut self, worker: &Rc<Worker>) -> Vec<Parcel> {
-        let (now, is_over) =
-            (Instant::now(), matches!(self.state, Searching::Stopped | Searching::Left));
-        if is_over || now < self.at {
+        let now = Instant::now();
+        if self.is_over() || now < self.at {
             return Vec::new();
         }
         if !self.staying.has_room(&mut worker.table.borrow_mut(), now) {
@@ -171,6 +170,10 @@ impl Search {
         self.end_for_parked(Searching::Stopped);
     }
 
+    fn is_over(&self) -> bool {
+        matches!(self.state, Searching::Stopped | Searching::Left)
+    }
+
     /// Says if the other process takes no more.
     pub fn is_stopped(&self) -> bool {
         matches!(self.state, Searching::Stopped)
@@ -200,6 +203,7 @@ mod tests {
     use std::task::{Wake, Waker};
 
     use super::*;
+    use crate::moving::staying::STAYING_MAX;
     use crate::park::tests::terminated;
     use crate::table::{Slot, SlotState, Waits};
     use crate::testing::worker;
@@ -236,5 +240,18 @@ mod tests {
         }
         assert!(!search.is_rousing() && !search.rouse(&worker));
         assert_eq!(told.0.load(Relaxed), 2 * ALL);
+    }
+
+    /// Refused connections fill what is remembered of them. Active ones are told to rest still.
+    #[test]
+    fn active_connections_are_told_to_rest_while_refused_ones_stay() {
+        let worker = worker();
+        let mut search = Search::new(&worker, sync_channel(1).0, BATCH_DESCRIPTORS_MAX);
+        let keys: Vec<Key> = (0..STAYING_MAX).map(|_| terminated(&worker)).collect();
+        search.keep(&worker, keys.into_iter().map(|key| vec![key]).collect());
+        assert!(search.next(&worker).is_empty());
+        assert!(search.has_moved_parked() && search.is_rousing());
+        search.stop();
+        assert!(!search.is_rousing());
     }
 }

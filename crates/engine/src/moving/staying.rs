@@ -11,7 +11,7 @@ use crate::table::ConnectionTable;
 /// Connections and groups of a worker that the other process may refuse at a time. It is full then,
 /// or reads little of what this one writes, so nothing more is offered for now. A connection takes
 /// about 24 bytes here, however large its group is, and is known once.
-const STAYING_MAX: usize = 4096;
+pub(super) const STAYING_MAX: usize = 4096;
 /// The time between two looks: those that have ended, or have moved a byte, are then forgotten. A
 /// busy connection is not offered at each tick, because it waits for each answer.
 const LOOK: Duration = Duration::from_secs(5);

@@ -5,11 +5,26 @@ use std::rc::Rc;
 
 use eyelet_relay::Relay;
 use eyelet_relay::held::{HeldConnection, HeldState};
-use eyelet_telemetry::info::ConnectionInfo;
+use eyelet_telemetry::info::{AskedBy, ConnectionInfo};
+use eyelet_wire::socks::Reply;
 
 use crate::table::{ConnectionTable, Slot, SlotState};
 use crate::worker::Worker;
 use crate::worker::queues::ShedPosition;
+
+/// The answer to a CONNECT that ends before anybody has decided.
+const UNDECIDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    Content-Type: text/plain; charset=utf-8\r\nContent-Length: 45\r\nConnection: close\r\n\r\n\
+    The connection was held, and nobody decided.\n";
+const UNDECIDED_SOCKS: &[u8] = &Reply::Failure.answer();
+
+/// The last bytes to a client that still waits for an answer, when its connection ends here.
+pub(super) fn last_answer(held: &HeldConnection) -> Option<&'static [u8]> {
+    held.owes_answer.map(|asked_by| match asked_by {
+        AskedBy::Connect => UNDECIDED,
+        AskedBy::Socks => UNDECIDED_SOCKS,
+    })
+}
 
 /// True if it is held.
 pub(crate) fn is_held(relay: &Relay) -> bool {
@@ -46,5 +61,45 @@ pub(crate) fn held_at<'a>(
             Some(held)
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use eyelet_hold::{HoldKey, Holds, Who};
+    use eyelet_telemetry::reason::{Reason, Shed};
+
+    use super::*;
+    use crate::park::close;
+    use crate::park::tests::parked;
+    use crate::testing::worker;
+
+    #[test]
+    fn a_client_that_waits_for_an_answer_gets_one_at_its_end() {
+        let key = HoldKey { rule: "ask".into(), name: "a.example".into(), port: 443 };
+        let who = Who { client: [127, 0, 0, 1].into(), program: None, file: None };
+        for (owes, expected) in [
+            (Some(AskedBy::Connect), UNDECIDED),
+            (Some(AskedBy::Socks), &[5, 1, 0, 1, 0, 0, 0, 0, 0, 0][..]),
+            (None, b""),
+        ] {
+            let worker = worker();
+            let wait = Duration::from_secs(60);
+            let place = Arc::new(Holds::default()).ask(key.clone(), who.clone(), 0, 1).unwrap();
+            let held = HeldConnection::new(Box::default(), owes, wait, HeldState::Waits(place));
+            let (slot, client) = parked(&worker, Relay::Held(held));
+            close(&worker, slot, Reason::Shed(Shed::Idle));
+            let mut said = Vec::new();
+            UnixStream::from(client).read_to_end(&mut said).unwrap();
+            assert_eq!(said, expected);
+        }
+        let (head, body) = UNDECIDED.split_at(UNDECIDED.len() - 45);
+        assert!(head.ends_with(b"\r\n\r\n") && body.starts_with(b"The connection"));
     }
 }

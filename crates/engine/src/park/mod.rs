@@ -627,7 +627,11 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     let outcome = relay.outcome();
     let (mut is_answered, mut of_upstreams) = (false, Vec::new());
     match relay {
-        Relay::Held(_) | Relay::Splice(_) => {}
+        Relay::Splice(_) => {}
+        Relay::Held(held) => {
+            let answer = held::last_answer(held);
+            let _ = answer.map(|answer| socket::send(client.as_fd(), answer));
+        }
         Relay::Cleartext(flow) => {
             is_answered = resting::end_in_clear(worker, flow, client);
             of_upstreams = resting::for_upstreams(worker, flow);

@@ -26,7 +26,7 @@ fn sent_by(
     let requester = Requester::new(client, "a.test", request.version, certificate);
     to_upstream(&mut request, Length::Empty, None, FieldRoles::UNKNOWN);
     let forwarded = requester.identify(&mut request.headers, trusted);
-    String::from_utf8(write_request(&request, "a.test", &forwarded, 0).to_vec()).unwrap()
+    String::from_utf8(write_request(&request, "a.test", &forwarded, false).to_vec()).unwrap()
 }
 
 #[test]
@@ -95,6 +95,30 @@ fn hop_by_hop_fields_go() {
         assert!(!sent.contains(client_lost), "{client_lost} in {sent}");
     }
     assert!(sent.contains("x-theirs: 2\r\n") && sent.contains("cookie: a=1; b=2\r\n"), "{sent}");
+}
+
+#[test]
+fn a_joined_cookie_is_as_secret_as_its_parts() {
+    for is_secret in [false, true] {
+        let mut request = request(&[("Cookie", "a=1"), ("Cookie", "b=2")]);
+        let second = request.headers.iter_mut().nth(1).unwrap().1;
+        second.set_sensitive(is_secret);
+        to_upstream(&mut request, Length::Empty, None, FieldRoles::UNKNOWN);
+        let joined = &request.headers[header::COOKIE];
+        assert_eq!((joined.as_bytes(), joined.is_sensitive()), (&b"a=1; b=2"[..], is_secret));
+    }
+}
+
+/// A head that grows asserts in `write_request`.
+#[test]
+fn a_head_with_a_secret_never_grows() {
+    let request = request(&[("Authorization", "Bearer token-123")]);
+    let (client, host) = ("2001:db8::1".parse().unwrap(), "h".repeat(2_000));
+    let certificate = [7; 9_000];
+    let requester = Requester::new(client, &host, request.version, Some(&certificate));
+    let forwarded = requester.identify(&mut request.headers.clone(), false);
+    let head = write_request(&request, &host, &forwarded, true);
+    assert!(head.len() > 12_000 + 2 * host.len(), "{}", head.len());
 }
 
 #[test]

@@ -164,6 +164,13 @@ fn a_value_is_replaced_and_never_has_a_placeholder() {
     assert!(secrets.replace(0, value("another-token")));
     let first = secrets.terms()[0].placeholder.clone();
     assert_eq!(secrets.value(&first).unwrap().bytes(), b"another-token");
+    let shows = |text: &'static str| {
+        let fields = HeaderMap::from_iter([(http::header::ETAG, HeaderValue::from_static(text))]);
+        secrets.reflected(&fields).is_some()
+    };
+    assert!(shows(TOKEN) && shows("another-token"), "a response may still show the one before");
+    assert!(secrets.replace(0, value("third-token")));
+    assert!(!shows(TOKEN) && shows("another-token") && shows("third-token"));
     assert_eq!(secrets.check(&value("another-token")), Ok(()));
     let fault = secrets.check(&value(&format!("x{OTHER}")));
     assert_eq!(fault, Err(SecretFault::Placeholder));

@@ -133,12 +133,16 @@ fn placeholders(profile: &SandboxProfile) -> impl Iterator<Item = (OsString, OsS
     texts.map(|text| (text.into(), text.into()))
 }
 
-/// Secrets whose commands run before the sandboxed command only: that may change what would run
-/// later.
+/// Secrets that are read before the sandboxed command only: that may change what would run later,
+/// and which file a link in the path of another leads to.
 fn read_once(mut secrets: Vec<SecretSettings>) -> Vec<SecretSettings> {
     for secret in &mut secrets {
-        if let SecretSource::Command { refresh, .. } = &mut secret.source {
-            *refresh = None;
+        match &mut secret.source {
+            SecretSource::Command { refresh, .. } => *refresh = None,
+            SecretSource::File(path) => {
+                secret.source = SecretSource::FileOnce(std::mem::take(path));
+            }
+            SecretSource::FileOnce(_) => {}
         }
     }
     secrets
