@@ -18,7 +18,7 @@ pub enum GlobFault {
     Path(PathFault),
     /// It has a query or a fragment, which a path does not.
     Query,
-    /// It has more than [`GLOB_BYTES_MAX`] bytes.
+    /// It has more than 1,024 bytes.
     TooLong,
 }
 
