@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use eyelet_telemetry::held::{HeldBy, HeldInfo, HeldVerdict};
 use parking_lot::Mutex;
 
-use crate::question::{HoldKey, HoldQuestion, Who};
-use crate::verdict::{DecideFault, Decided, HoldDecision, KEPT_MAX, Keep, Which};
+use crate::question::{DecidedQuestions, HoldKey, HoldQuestion, Who};
+use crate::verdict::{DecideFault, HoldDecision, KEPT_MAX, Keep, Which};
 
 /// Questions that are open at a time: more than a person can read, and about 300 KiB.
 pub const QUESTIONS_MAX: usize = 1_000;
@@ -120,7 +120,7 @@ impl Holds {
         decision: HoldDecision,
         keep: Keep,
         now_unix_ms: u64,
-    ) -> Result<Decided, DecideFault> {
+    ) -> Result<DecidedQuestions, DecideFault> {
         let mut state = self.state.lock();
         let mut found: Vec<Arc<HoldQuestion>> = state.found(which).collect();
         found.sort_unstable_by_key(|question| question.id);
@@ -148,7 +148,7 @@ impl Holds {
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
-        Ok(Decided { questions: found, connections })
+        Ok(DecidedQuestions { questions: found, connections })
     }
 
     /// Waits for a verdict after `seen`, which it updates.

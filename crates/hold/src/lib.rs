@@ -10,5 +10,5 @@ mod question;
 mod verdict;
 
 pub use holds::{HELD_MAX, HOST_QUESTIONS_MAX, HoldPlace, Holds, QUESTIONS_MAX, Sink};
-pub use question::{HoldKey, HoldQuestion, Who};
-pub use verdict::{DecideFault, Decided, HoldDecision, KEPT_MAX, Keep, Which};
+pub use question::{DecidedQuestions, HoldKey, HoldQuestion, Who};
+pub use verdict::{DecideFault, HoldDecision, KEPT_MAX, Keep, Which};

@@ -51,3 +51,12 @@ pub struct HoldQuestion {
     pub(crate) waiting: AtomicUsize,
     pub(crate) decision: OnceLock<HoldDecision>,
 }
+
+/// What a verdict was about.
+#[derive(Clone, Debug, Default)]
+pub struct DecidedQuestions {
+    /// The questions, oldest first.
+    pub questions: Vec<Arc<HoldQuestion>>,
+    /// The number of connections that waited.
+    pub connections: usize,
+}

@@ -1,11 +1,8 @@
 //! Verdicts: on which question, for how long, and why one cannot be given.
 
 use std::fmt;
-use std::sync::Arc;
 
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
-
-use crate::question::HoldQuestion;
 
 /// Verdicts that are remembered at a time: about 1 MiB. Each was given by hand or by the webhook.
 pub const KEPT_MAX: usize = 10_000;
@@ -33,15 +30,6 @@ pub enum Which<'a> {
     Id(u64),
     /// Those about this name, at this port or any.
     Name(&'a str, Option<u16>),
-}
-
-/// What a verdict was about.
-#[derive(Clone, Debug, Default)]
-pub struct Decided {
-    /// The questions, oldest first.
-    pub questions: Vec<Arc<HoldQuestion>>,
-    /// The number of connections that waited.
-    pub connections: usize,
 }
 
 /// Why a verdict cannot be given.
