@@ -28,7 +28,7 @@ pub struct VerdictAsked {
     pub keep: KeepAsked,
 }
 
-/// How long it is to hold.
+/// The time for which it is to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepAsked {
     /// For those who wait now.

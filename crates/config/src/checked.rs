@@ -31,7 +31,7 @@ pub struct Config {
     /// The files of the lists in `policy`.
     pub lists: ListFiles,
     pub limits: Limits,
-    /// How connections are held.
+    /// The terms on which connections are held.
     pub hold: HoldSettings,
     pub http: HttpLimits,
     /// What is logged, and where.

@@ -15,7 +15,7 @@ use crate::{settings, values};
 /// `[hold]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldSettings {
-    /// How long a connection waits for a verdict.
+    /// The time for which a connection waits for a verdict.
     pub timeout: Duration,
     /// The program that is asked each question.
     pub webhook: Option<HoldWebhook>,

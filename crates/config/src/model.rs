@@ -447,7 +447,7 @@ pub enum ProxyProtocol {
     V2,
 }
 
-/// What a hold rule adds to the action that follows a verdict.
+/// The keys that a hold rule adds to the action that follows a verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Hold {
     /// The list of names that the verdict "always" is added to.

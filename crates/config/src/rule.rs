@@ -527,7 +527,7 @@ impl Kind {
     const ALL: [Self; 5] =
         [Self::Splice, Self::Terminate, Self::Originate, Self::Hold, Self::Refuse];
 
-    /// What a rule does in the end: a hold rule with a certificate ends TLS.
+    /// The kind of action that is taken in the end: a hold rule with a certificate ends TLS.
     fn then(self, section: &Section<'_>) -> Self {
         match self {
             Self::Hold if section.value("certificate").is_some() => Self::Terminate,

@@ -25,11 +25,11 @@ use crate::settings::duration;
 pub struct SecretSettings {
     /// Its placeholder, and the requests in which it may stand.
     pub terms: SecretTerms,
-    /// Where it comes from.
+    /// Its source.
     pub source: SecretSource,
 }
 
-/// Where a secret comes from.
+/// The source of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretSource {
     /// A file, which is read again when it changes.

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::verdict::HoldDecision;
 
-/// What connections that wait on one question have in common.
+/// The key that connections which wait on one question share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HoldKey {
     /// The name of the rule.
@@ -52,7 +52,7 @@ pub struct HoldQuestion {
     pub(crate) decision: OnceLock<HoldDecision>,
 }
 
-/// What a verdict was about.
+/// The questions that a verdict has decided.
 #[derive(Clone, Debug, Default)]
 pub struct DecidedQuestions {
     /// The questions, oldest first.

@@ -14,7 +14,7 @@ pub struct HoldDecision {
     pub by: HeldBy,
 }
 
-/// How long a verdict holds.
+/// The time for which a verdict holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// For those who wait now.
@@ -32,7 +32,7 @@ pub enum Which<'a> {
     Name(&'a str, Option<u16>),
 }
 
-/// Why a verdict cannot be given.
+/// The reason for which a verdict cannot be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecideFault {
     /// Nobody waits for it: it was decided, its time was over, or its clients have gone.

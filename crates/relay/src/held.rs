@@ -57,7 +57,7 @@ impl HeldConnection {
         &self.bytes
     }
 
-    /// How long it may wait in all.
+    /// The time for which it may wait in all.
     pub fn wait(&self) -> Duration {
         Duration::from_millis(self.wait_ms.into())
     }

@@ -7,9 +7,9 @@ use hyper::{Method, Response, StatusCode};
 use crate::query::{KeepAsked, QueryFault, VerdictAsked, repeated_key, unknown_key};
 use crate::routes::{Answers, Content, Document, json, text};
 
-/// What all paths of this file begin with.
+/// The prefix of all paths of this file.
 pub(crate) const PATH: &str = "/held";
-/// What a query may have.
+/// The keys that a query may have.
 const KEYS: &str = "verdict, for or always";
 /// Answers a permitted request. `of` is what follows [`PATH`].
 pub(crate) fn answer(

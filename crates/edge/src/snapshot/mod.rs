@@ -114,7 +114,7 @@ pub struct PreparedSnapshot {
     secrets: Option<Arc<Secrets>>,
 }
 
-/// What outlives a configuration.
+/// The values that outlive a configuration.
 type Kept = (Arc<Process>, Arc<SharedDictionaries>, Arc<Acme>, Arc<Holds>);
 
 impl PreparedSnapshot {

@@ -29,7 +29,7 @@ use std::time::Duration;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most bytes that are peeked at before the connection is parked.
 const PEEKED_BYTES_MAX: usize = 700;
-/// How long a held connection waits: longer than any run.
+/// The wait of a held connection: longer than any run.
 const HELD_TIMEOUT: Duration = Duration::from_secs(100_000);
 /// unrecognized_name, in a TLS 1.2 record.
 pub const REFUSAL: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
@@ -113,7 +113,7 @@ pub struct LogEntry {
 }
 
 pub struct Simulated {
-    /// What is held, in both processes.
+    /// The held connections of both processes.
     pub holds: Arc<Holds>,
     pub rng: RefCell<Rng>,
     /// By the client's port.

@@ -271,7 +271,7 @@ fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> Strin
     }
 }
 
-/// What the action does in the end.
+/// Describes the action that is taken in the end.
 fn served(action: &Action, facts: &Facts<'_>) -> String {
     match action {
         Action::Refuse(_) => "refuse".to_owned(),

@@ -538,7 +538,7 @@ impl Running {
         self.order(Order::Reload(generation));
     }
 
-    /// What is held.
+    /// The held connections and their questions.
     pub fn holds(&self) -> Arc<Holds> {
         self.published.snapshot().holds.clone()
     }

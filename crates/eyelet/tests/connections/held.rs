@@ -487,7 +487,7 @@ fn successor(said: &Said) -> rustix::process::Pid {
     rustix::process::Pid::from_raw(pid.unwrap_or_else(|| panic!("{said:?}"))).unwrap()
 }
 
-/// What `check` says of mistakes.
+/// The mistakes that `check` names.
 #[test]
 fn check_teaches_what_a_hold_rule_needs() {
     let folder = Folder::new();

@@ -9,7 +9,7 @@ use super::path::{PathFault, normalize_text};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathGlob(Box<str>);
 
-/// Why a text is no glob.
+/// The fault of a text that is no glob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GlobFault {
     /// It begins with neither `/` nor `*`.

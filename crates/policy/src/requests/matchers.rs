@@ -47,7 +47,7 @@ pub(crate) enum RequestFault {
     Path(PathFault),
 }
 
-/// Why a text is no method.
+/// The fault of a text that is no method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MethodFault {
     /// It is no token (RFC 9110 section 9.1), or too long.

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// Why a path has no normal form.
+/// The fault of a path without a normal form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PathFault {
     /// `\` or `%5C`: Windows reads a slash.
@@ -59,7 +59,7 @@ impl fmt::Display for PathFault {
 
 impl std::error::Error for PathFault {}
 
-/// What a byte of a path is.
+/// The class of a byte of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ByteClass {
     /// It stands for itself, encoded or not.

@@ -1,4 +1,4 @@
-//! Where secrets stand, and where placeholders are refused.
+//! Places in which secrets stand, and in which placeholders are refused.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use base64::Engine;

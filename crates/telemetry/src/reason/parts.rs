@@ -55,13 +55,13 @@ named! {
 }
 
 named! {
-    /// Why a connection that came to a hold rule is refused.
+    /// The reason for which a connection that came to a hold rule is refused.
     HeldEnd {
         /// Nobody has decided in time.
         Undecided = "held, and nobody decided",
         /// Somebody has refused it.
         Refused = "held, and refused",
-        /// As many connections or questions wait as may.
+        /// The limit of connections or questions that wait is reached.
         TooMany = "too many connections are held",
     }
 }

@@ -12,7 +12,7 @@ use super::{ClientInfo, ServedConnection};
 use crate::connection::route::Route;
 use crate::connection::worker::Http;
 
-/// What the rules say of a request.
+/// The ruling on a request.
 pub enum RequestRuling {
     /// The rule of its connection takes it.
     Own,

@@ -18,7 +18,7 @@ pub struct RefusedRequest<'a> {
     pub rule: Option<&'a str>,
     /// The rule's `message`.
     pub message: Option<&'a str>,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// The id of the connection, as in the access log.
     pub id: u64,

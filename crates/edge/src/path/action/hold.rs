@@ -20,7 +20,7 @@ use crate::path::connect;
 use crate::path::refuse::RefusalMessage;
 use crate::snapshot::edge::Edge;
 
-/// What a connection does that came to a hold rule.
+/// The next step of a connection that came to a hold rule.
 pub enum HoldResult {
     /// It goes on: the verdict was there before it came.
     Goes,
@@ -28,7 +28,7 @@ pub enum HoldResult {
     Waits,
 }
 
-/// What a connection does that comes, or was held and wakes.
+/// The next step of a connection that comes, or was held and wakes.
 pub enum Woken {
     /// It goes on by the rule with this index.
     Goes(u32),
@@ -224,7 +224,7 @@ fn target(connection: &Active<'_>, action: &Action) -> (Box<str>, u16) {
     }
 }
 
-/// Where the client meant to go: by its CONNECT, or by the address that it dialled.
+/// The client's destination: by its CONNECT, or by the address that it dialled.
 fn destination(connection: &Active<'_>) -> (Box<str>, u16) {
     let ip_text = |ip: IpAddr| ip.to_canonical().to_string().into();
     let info = &connection.info;

@@ -178,11 +178,11 @@ enum RelayV1<'a> {
 /// [`HeldConnection`]. Its wait began when it was held: [`Rest::idle`] says how long ago.
 #[derive(Deserialize, Serialize)]
 struct HeldV9<'a> {
-    /// What its client has sent.
+    /// The bytes that its client has sent.
     bytes: &'a [u8],
     /// The protocol in which the client waits for an answer: 0: none, 1: CONNECT, 2: SOCKS.
     owes_answer: u8,
-    /// How long it may wait in all.
+    /// The time for which it may wait in all.
     wait_ms: u64,
     /// The name of the rule, and what is asked about. `None`: it is to be decided anew.
     #[serde(borrow)]

@@ -277,7 +277,7 @@ impl Run {
     }
 }
 
-/// What is held, and the control socket by which people decide.
+/// The held connections, and the control socket by which people decide.
 struct Held {
     control: Option<Control>,
     holds: Arc<Holds>,

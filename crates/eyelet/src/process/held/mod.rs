@@ -136,7 +136,7 @@ fn append(file: &Path, name: &str) -> io::Result<()> {
     })
 }
 
-/// What waits, for a terminal.
+/// Lists the open questions for a terminal.
 pub fn listed(holds: &Holds) -> String {
     let (open, mut text) = (holds.open(), String::new());
     if open.is_empty() {
@@ -162,7 +162,7 @@ pub fn listed(holds: &Holds) -> String {
     text
 }
 
-/// What waits, as JSON.
+/// Lists the open questions as JSON.
 pub fn document(holds: &Holds) -> Value {
     let (open, (held, bytes)) = (holds.open(), holds.held());
     let questions: Vec<Value> = open

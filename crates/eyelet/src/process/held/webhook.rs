@@ -37,7 +37,7 @@ enum AnswerVerdict {
     Refuse,
 }
 
-/// What a webhook answers.
+/// The answer of a webhook.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Answer {
