@@ -186,8 +186,11 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
+            // An answer before its question is an error of its own, as is what is not HTTP.
+            assert_ne!(stream.read(&mut [0; 4096]).unwrap(), 0);
             // Each byte comes within the limit, and the last one never.
-            while stream.write_all(b"H").is_ok() {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nx: ").unwrap();
+            while stream.write_all(b"y").is_ok() {
                 thread::sleep(BRIEF / 10);
             }
         });

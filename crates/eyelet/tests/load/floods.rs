@@ -498,6 +498,8 @@ fn fill(is_full: impl Fn() -> bool, begin: impl Fn(usize) -> Option<Tls> + Sync)
         assert!(came < IDLE_MAX, "{} of {came} connections fit", held.len());
         held.extend(many(IDLE_STEP, |n| begin(came + n)).into_iter().flatten());
         came += IDLE_STEP;
+        // The budget may be full before the first of them counts as idle.
+        thread::sleep(Duration::from_millis(if held.len() < came { 500 } else { 0 }));
     }
     eprintln!("{} of {came} idle connections fit", held.len());
     held
