@@ -3,21 +3,21 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use crate::acme::AcmeSettings;
-use crate::admin::AdminSettings;
 use crate::files::read;
-use crate::fleet::FleetSettings;
-use crate::hold::HoldSettings;
-use crate::lists::ListFiles;
-use crate::local::LocalSettings;
-use crate::mint::RunAuthority;
 use crate::model::{
     Action, CertificateSource, Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener,
     LogSettings, Tickets,
 };
 use crate::rules::RuleList;
-use crate::secret::SecretSettings;
-use crate::trace::TraceSettings;
+use crate::rules::lists::ListFiles;
+use crate::rules::mint::RunAuthority;
+use crate::sections::acme::AcmeSettings;
+use crate::sections::admin::AdminSettings;
+use crate::sections::fleet::FleetSettings;
+use crate::sections::hold::HoldSettings;
+use crate::sections::secret::SecretSettings;
+use crate::sections::trace::TraceSettings;
+use crate::settings::local::LocalSettings;
 
 /// A whole configuration, checked and indexed.
 #[derive(Debug)]

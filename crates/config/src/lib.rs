@@ -3,56 +3,27 @@
 
 #![allow(missing_docs)] // only the workspace uses it
 
-mod acme;
-mod admin;
-pub mod certificate;
 mod checked;
-mod compression;
-mod diagnostic;
-mod elsewhere;
+mod document;
 mod files;
-mod fleet;
-mod headers;
-mod hold;
-mod listen_address;
-mod listeners;
-pub mod lists;
 mod load;
-mod local;
-mod matchers;
-mod mint;
 mod model;
-mod originate;
-pub mod pem;
-mod reader;
-mod requester;
-mod requests;
 mod rule;
 mod rules;
-mod sandbox;
-mod secret;
+mod sections;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod trace;
-mod upstreams;
-pub mod users;
-mod values;
 
-pub use acme::{AcmeNames, AcmeSettings, ExternalAccount, external_account_key};
-pub use admin::{AdminSettings, admin_token};
-pub use certificate::CertificateFiles;
 pub use checked::{Config, WatchedFile};
-pub use diagnostic::{Diagnostic, Severity};
+pub use document::diagnostic::{Diagnostic, Severity};
+pub use files::certificate::CertificateFiles;
 pub use files::{Depth, UnchangedPairs};
-pub use fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};
-pub use headers::Fields;
-pub use hold::{HoldSettings, HoldWebhook};
-pub use listen_address::{ListenAddress, is_loopback_host};
-pub use lists::{ListFile, ListFiles, ListKind, RenewedList};
+pub use files::{certificate, pem, users};
 pub use load::{Loaded, load, load_next, parse};
-pub use local::{LocalSettings, Permitted, is_loopback_name};
-pub use mint::RunAuthority;
+pub use model::headers::Fields;
+pub use model::listen_address::{ListenAddress, is_loopback_host};
+pub use model::values::tls_version_code;
 pub use model::{
     Access, Action, Balance, CONNECTIONS_MAX, CertificateSource, Compression, CompressionMode,
     DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX, Hold, Host, HostPort,
@@ -61,9 +32,16 @@ pub use model::{
     TerminateUpstream, Tickets, TlsUpstream, UpstreamCheck, UpstreamFiles, UpstreamHttp2,
     UpstreamTls, Version,
 };
+pub use rules::lists;
+pub use rules::lists::{ListFile, ListFiles, ListKind, RenewedList};
+pub use rules::mint::RunAuthority;
+pub use rules::upstreams::{UPSTREAM_WAIT_MAX, UPSTREAMS_MAX};
 pub use rules::{RuleList, RuleNames, RuleRef};
-pub use sandbox::{SandboxAction, SandboxProfile, SandboxRule, sandbox_profile};
-pub use secret::{SECRET_READ_BYTES_MAX, SecretSettings, SecretSource, secret_of_file};
-pub use trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};
-pub use upstreams::{UPSTREAM_WAIT_MAX, UPSTREAMS_MAX};
-pub use values::tls_version_code;
+pub use sections::acme::{AcmeNames, AcmeSettings, ExternalAccount, external_account_key};
+pub use sections::admin::{AdminSettings, admin_token};
+pub use sections::fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};
+pub use sections::hold::{HoldSettings, HoldWebhook};
+pub use sections::sandbox::{SandboxAction, SandboxProfile, SandboxRule, sandbox_profile};
+pub use sections::secret::{SECRET_READ_BYTES_MAX, SecretSettings, SecretSource, secret_of_file};
+pub use sections::trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};
+pub use settings::local::{LocalSettings, Permitted, is_loopback_name};

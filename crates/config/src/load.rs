@@ -8,16 +8,26 @@ use std::time::SystemTime;
 
 use eyelet_policy::Rules;
 
-use crate::acme::AcmeRules;
 use crate::checked::{Config, WatchedFile};
-use crate::diagnostic::Diagnostic;
+use crate::document::diagnostic::Diagnostic;
+use crate::document::reader::{Place, Report, Section};
 use crate::files::{Depth, Files, UnchangedPairs, read};
-use crate::listeners::Listeners;
-use crate::lists::ListReader;
-use crate::reader::{Place, Report, Section};
+use crate::rule;
 use crate::rule::{Lead, ReadState};
 use crate::rules::Reading;
-use crate::{acme, admin, compression, fleet, hold, local, rule, sandbox, secret, settings, trace};
+use crate::rules::lists::ListReader;
+use crate::sections::acme;
+use crate::sections::acme::AcmeRules;
+use crate::sections::admin;
+use crate::sections::fleet;
+use crate::sections::hold;
+use crate::sections::sandbox;
+use crate::sections::secret;
+use crate::sections::trace;
+use crate::settings;
+use crate::settings::compression;
+use crate::settings::listeners::Listeners;
+use crate::settings::local;
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]

@@ -3,19 +3,25 @@
 use eyelet_policy::{NamePattern, Needs};
 use eyelet_wire::version::Version;
 
-use crate::acme::{ACME, AcmeRules};
+use crate::document::reader::{Place, Section, Text, listed};
 use crate::files::Files;
-use crate::listeners::Listeners;
-use crate::lists::ListReader;
-use crate::local::{self, LOCAL, LocalSettings};
-use crate::matchers::{self, Matchers};
-use crate::mint::{self, MINT};
+use crate::model::headers;
+use crate::model::values;
 use crate::model::{
     Action, CertificateSource, DialSource, Host, HostPort, Listener, ListenerKind, Originate,
     ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
-use crate::reader::{Place, Section, Text, listed};
-use crate::{compression, headers, hold, originate, requests, upstreams, values};
+use crate::rules::lists::ListReader;
+use crate::rules::matchers::{self, Matchers};
+use crate::rules::mint::{self, MINT};
+use crate::rules::originate;
+use crate::rules::requests;
+use crate::rules::upstreams;
+use crate::sections::acme::{ACME, AcmeRules};
+use crate::sections::hold;
+use crate::settings::compression;
+use crate::settings::listeners::Listeners;
+use crate::settings::local::{self, LOCAL, LocalSettings};
 
 /// A rule that was read.
 pub(super) struct Written<'t> {

@@ -1,6 +1,10 @@
 //! Checks the files that a configuration names: that they exist, and for `check` that certificates
 //! can be used and fit their keys and their rules.
 
+pub mod certificate;
+pub mod pem;
+pub mod users;
+
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -9,9 +13,9 @@ use std::time::SystemTime;
 use eyelet_policy::NamePattern;
 use eyelet_sys::file::{read_text, regular_mode};
 
-use crate::certificate::CertificateFiles;
-use crate::certificate::{self, CertificateError, Description};
-use crate::reader::{Place, Text};
+use crate::document::reader::{Place, Text};
+use crate::files::certificate::CertificateFiles;
+use crate::files::certificate::{CertificateError, Description};
 
 /// The depth to which the files are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +29,7 @@ pub enum Depth {
 }
 
 /// The results so far: each file is checked once, however many rules name it.
-pub(super) struct Files {
+pub(crate) struct Files {
     /// Paths are relative to this folder.
     folder: PathBuf,
     depth: Depth,
@@ -59,11 +63,11 @@ struct Fault {
 
 impl Files {
     /// True if rules mint by the authority of a run.
-    pub(super) fn is_of_run(&self) -> bool {
+    pub(crate) fn is_of_run(&self) -> bool {
         self.depth == Depth::Run
     }
 
-    pub(super) fn new(
+    pub(crate) fn new(
         folder: &Path,
         depth: Depth,
         now: SystemTime,
@@ -82,7 +86,7 @@ impl Files {
 
     /// Checks a certificate and its key, for a rule that takes `names`. Returns whether there is
     /// neither file.
-    pub(super) fn check_pair(
+    pub(crate) fn check_pair(
         &mut self,
         certificate: Text<'_>,
         key: Text<'_>,
@@ -125,7 +129,7 @@ impl Files {
 
     /// Checks the certificate and the key of an authority that signs for rules. Whoever has this
     /// key can pretend to be any server to those who trust it, so nobody else may read it.
-    pub(super) fn check_signing_pair(&mut self, certificate: Text<'_>, key: Text<'_>) {
+    pub(crate) fn check_signing_pair(&mut self, certificate: Text<'_>, key: Text<'_>) {
         let files = self.pair(certificate, key);
         let is_there = self.check_present(certificate.at, &files.certificate).is_some();
         let Some(mode) = self.check_present(key.at, &files.key) else { return };
@@ -151,7 +155,7 @@ impl Files {
     }
 
     /// The path of a file with a secret, which `read` reads.
-    pub(super) fn check_secret<T>(
+    pub(crate) fn check_secret<T>(
         &mut self,
         text: Text<'_>,
         read: impl FnOnce(&Path) -> Result<T, String>,
@@ -164,17 +168,17 @@ impl Files {
     }
 
     /// The files of a certificate and its key.
-    pub(super) fn pair(&self, certificate: Text<'_>, key: Text<'_>) -> CertificateFiles {
+    pub(crate) fn pair(&self, certificate: Text<'_>, key: Text<'_>) -> CertificateFiles {
         CertificateFiles { certificate: self.path(certificate.text), key: self.path(key.text) }
     }
 
     /// A path of the configuration.
-    pub(super) fn path(&self, text: &str) -> PathBuf {
+    pub(crate) fn path(&self, text: &str) -> PathBuf {
         self.folder.join(text)
     }
 
     /// Checks the file of CA certificates for client certificates.
-    pub(super) fn check_authorities(&mut self, text: Text<'_>) -> PathBuf {
+    pub(crate) fn check_authorities(&mut self, text: Text<'_>) -> PathBuf {
         let path = self.path(text.text);
         if self.check_present(text.at, &path).is_some() && self.depth == Depth::Full {
             let read = self.authorities.entry(path.clone());
@@ -247,12 +251,12 @@ fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {
 ///
 /// # Errors
 /// That it cannot be read.
-pub(super) fn text(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+pub(crate) fn text(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     read_text(path, bytes_max).map_err(|why| format!("cannot read {}: {why}", path.display()))
 }
 
 /// Reads a configuration file.
-pub(super) fn read(path: &Path) -> Result<String, String> {
+pub(crate) fn read(path: &Path) -> Result<String, String> {
     let bytes = read_text(path, FILE_BYTES_MAX).map_err(|why| format!("cannot be read: {why}"))?;
     String::from_utf8(bytes).map_err(|why| {
         let at = why.utf8_error().valid_up_to();

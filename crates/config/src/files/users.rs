@@ -11,9 +11,9 @@ use aws_lc_rs::hmac::{self, HMAC_SHA256};
 use aws_lc_rs::rand::{self, SecureRandom};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::diagnostic::{FileFault, Mistakes, Severity, Source};
+use crate::document::diagnostic::{FileFault, Mistakes, Severity, Source};
+use crate::document::reader::Section;
 use crate::files::{self, Files};
-use crate::reader::Section;
 
 /// The users of a listener, by name. Clones share them.
 #[derive(Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Users {
     }
 
     /// The users of a listener.
-    pub(super) fn of_listener(section: &Section<'_>, files: &mut Files) -> Option<Self> {
+    pub(crate) fn of_listener(section: &Section<'_>, files: &mut Files) -> Option<Self> {
         let text = section.text("users")?;
         let mut users = None;
         files.check_secret(text, |path| match Self::read(path) {

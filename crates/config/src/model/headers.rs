@@ -6,13 +6,13 @@ use http::header::{
 };
 use toml::de::DeValue;
 
-use crate::reader::Section;
+use crate::document::reader::Section;
 
 /// Fields and their values, set in a response in this order.
 pub type Fields = Vec<(HeaderName, HeaderValue)>;
 
 /// The fields of a rule or of `[http]`.
-pub(super) fn read(section: &Section<'_>) -> Fields {
+pub(crate) fn read(section: &Section<'_>) -> Fields {
     let mut fields = Fields::new();
     if let Some(table) = section.section("headers", "headers") {
         for (name, value) in table.table {
@@ -44,7 +44,7 @@ pub(super) fn read(section: &Section<'_>) -> Fields {
 }
 
 /// True if a rule says `hsts = false`.
-pub(super) fn is_hsts_off(section: &Section<'_>) -> bool {
+pub(crate) fn is_hsts_off(section: &Section<'_>) -> bool {
     section.value("hsts").is_some_and(|value| matches!(value.get_ref(), DeValue::Boolean(false)))
 }
 

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::document::reader::Place;
 use crate::files::Files;
-use crate::reader::Place;
 
 /// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,7 +18,7 @@ pub enum ListenAddress {
 }
 
 /// The mark of a Unix socket's path.
-pub(super) const UNIX: &str = "unix:";
+pub(crate) const UNIX: &str = "unix:";
 
 impl ListenAddress {
     /// The address of TCP. A Unix socket has one that no dial reaches and no port belongs to:
@@ -76,7 +76,7 @@ pub fn is_loopback_host(host: &str) -> bool {
 }
 
 /// The path of a Unix socket.
-pub(super) fn socket_path(text: &str, files: &Files) -> Result<PathBuf, String> {
+pub(crate) fn socket_path(text: &str, files: &Files) -> Result<PathBuf, String> {
     let path = files.path(text);
     let len = path.as_os_str().len();
     if text.is_empty() || text.ends_with('/') {
@@ -95,7 +95,7 @@ pub(super) fn socket_path(text: &str, files: &Files) -> Result<PathBuf, String> 
 
 /// Warns of a Unix socket whose folder is not there. systemd may make it at the start, so it is no
 /// error.
-pub(super) fn check_folder(at: Place<'_>, path: &Path) {
+pub(crate) fn check_folder(at: Place<'_>, path: &Path) {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let folder = folder.unwrap_or(Path::new("."));
     // A folder that this user may not enter may be there.
@@ -114,7 +114,7 @@ pub(super) fn check_folder(at: Place<'_>, path: &Path) {
 }
 
 /// Permissions as `chmod` takes them. Connecting to a socket takes the right to write.
-pub(super) fn file_mode(text: &str) -> Result<u32, String> {
+pub(crate) fn file_mode(text: &str) -> Result<u32, String> {
     let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     let mode = is_octal.then(|| u32::from_str_radix(text, 8).ok()).flatten();
     mode.filter(|mode| *mode <= 0o777)
@@ -122,7 +122,7 @@ pub(super) fn file_mode(text: &str) -> Result<u32, String> {
 }
 
 /// The permissions of a socket's file where none are given: this user alone.
-pub(super) const MODE: u32 = 0o600;
+pub(crate) const MODE: u32 = 0o600;
 
 /// Bytes. `sun_path` has 108 with the NUL at its end (unix(7)); the socket of `[admin]` first has
 /// the process' number behind its name, which has at most seven digits and a dot.

@@ -1,5 +1,9 @@
 //! The checked configuration as values, after defaults.
 
+pub(crate) mod headers;
+pub(crate) mod listen_address;
+pub(crate) mod values;
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -12,10 +16,10 @@ use eyelet_wire::alert::AlertDescription;
 pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
 
-use crate::certificate::CertificateFiles;
-use crate::headers::Fields;
-use crate::listen_address::ListenAddress;
-use crate::users::Users;
+use crate::files::certificate::CertificateFiles;
+use crate::files::users::Users;
+use crate::model::headers::Fields;
+use crate::model::listen_address::ListenAddress;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -333,7 +337,7 @@ impl TerminateUpstream {
     }
 
     /// Its verification, to be changed.
-    pub(super) fn tls_mut(&mut self) -> Option<&mut UpstreamTls> {
+    pub(crate) fn tls_mut(&mut self) -> Option<&mut UpstreamTls> {
         match self {
             Self::Http(http) => http.tls.as_mut(),
             Self::Tls(upstream) => Some(&mut upstream.tls),
@@ -342,7 +346,7 @@ impl TerminateUpstream {
     }
 
     /// The host and port to dial, if it is no Unix socket and no client's destination.
-    pub(super) fn host_port(&self) -> Option<&HostPort> {
+    pub(crate) fn host_port(&self) -> Option<&HostPort> {
         match self {
             Self::Tcp(to) | Self::Tls(TlsUpstream { address: to, .. }) => Some(to),
             Self::Http(HttpUpstream { address: HttpAddress::Tcp(to), .. }) => Some(to),
@@ -410,7 +414,7 @@ pub enum HttpAddress {
 }
 
 /// The word for the client's destination as an upstream.
-pub(super) const DESTINATION: &str = "destination";
+pub(crate) const DESTINATION: &str = "destination";
 
 impl fmt::Display for HttpAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -13,14 +13,14 @@ use eyelet_wire::hello::HostName;
 use eyelet_wire::version::{self, Version};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::document::reader::nearest;
 use crate::model::{
     DESTINATION, Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream,
     TlsUpstream, UpstreamFiles, UpstreamHttp2, UpstreamTls,
 };
-use crate::reader::nearest;
 
 /// An address to listen on.
-pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
@@ -37,7 +37,7 @@ pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// A resolver. The default port is 53.
-pub(super) fn dns_server(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn dns_server(text: &str) -> Result<SocketAddr, String> {
     let bare = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT));
     let server = bare.ok().or_else(|| text.parse().ok());
     let server = server.filter(|server| server.port() != 0 && !server.ip().is_unspecified());
@@ -50,7 +50,7 @@ pub(super) fn dns_server(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// A network, or one address.
-pub(super) fn net(text: &str) -> Result<IpNet, String> {
+pub(crate) fn net(text: &str) -> Result<IpNet, String> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Ok(address.into());
     }
@@ -70,7 +70,7 @@ pub(super) fn net(text: &str) -> Result<IpNet, String> {
 }
 
 /// An item of `destination`: a network or address, with or without a port, or `*` with a port.
-pub(super) fn address_patterns(text: &str) -> Result<Vec<AddressPattern>, String> {
+pub(crate) fn address_patterns(text: &str) -> Result<Vec<AddressPattern>, String> {
     let Some(port) = text.strip_prefix("*:") else {
         return address_pattern(text).map(|pattern| vec![pattern]);
     };
@@ -80,7 +80,7 @@ pub(super) fn address_patterns(text: &str) -> Result<Vec<AddressPattern>, String
 }
 
 /// An item of `connect`.
-pub(super) fn connect_pattern(text: &str) -> Result<ConnectPattern, String> {
+pub(crate) fn connect_pattern(text: &str) -> Result<ConnectPattern, String> {
     text.parse().map_err(|fault| format!("\"{text}\": {fault}"))
 }
 
@@ -109,7 +109,7 @@ fn address_pattern(text: &str) -> Result<AddressPattern, String> {
 }
 
 /// A duration with its unit.
-pub(super) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
     let parsed = humantime::parse_duration(text).map_err(|_| {
         format!(
             "\"{text}\" is not a duration; expected a number with its unit as in \"500ms\", \
@@ -124,7 +124,7 @@ pub(super) fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<D
 }
 
 /// A number of bytes in the largest unit in which it is whole, as [`size`] reads it.
-pub(super) fn shown_size(bytes: usize) -> String {
+pub(crate) fn shown_size(bytes: usize) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let whole = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
     let (shift, unit) = whole.unwrap_or((0, "B"));
@@ -132,7 +132,7 @@ pub(super) fn shown_size(bytes: usize) -> String {
 }
 
 /// A number of bytes with its unit.
-pub(super) fn size(text: &str) -> Result<usize, String> {
+pub(crate) fn size(text: &str) -> Result<usize, String> {
     let expected = |why: &str| {
         format!(
             "\"{text}\" {why}; expected a whole number with its unit, \
@@ -155,7 +155,7 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
 }
 
 /// The upstream of a splice rule.
-pub(super) fn splice_upstream(text: &str) -> Result<SpliceUpstream, String> {
+pub(crate) fn splice_upstream(text: &str) -> Result<SpliceUpstream, String> {
     if text == "destination" {
         return Ok(SpliceUpstream::Destination);
     }
@@ -176,7 +176,7 @@ pub(super) fn splice_upstream(text: &str) -> Result<SpliceUpstream, String> {
 }
 
 /// The upstream of a terminate rule.
-pub(super) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String> {
+pub(crate) fn terminate_upstream(text: &str) -> Result<TerminateUpstream, String> {
     if text.contains("{sni}") {
         return Err("{sni} in the upstream of a terminate rule would let a client choose where \
             its plaintext goes; it is for splice rules"
@@ -222,7 +222,7 @@ fn verified_by_host(to: &HostPort) -> UpstreamTls {
 }
 
 /// The upstream of an originate rule.
-pub(super) fn originate_upstream(text: &str) -> Result<TerminateUpstream, String> {
+pub(crate) fn originate_upstream(text: &str) -> Result<TerminateUpstream, String> {
     if let Some(rest) = text.strip_prefix("tls://") {
         let address = upstream_host_port(rest)?;
         let tls = verified_by_host(&address);
@@ -242,7 +242,7 @@ pub(super) fn originate_upstream(text: &str) -> Result<TerminateUpstream, String
 }
 
 /// A name or an address: the host of a request, or of a certificate.
-pub(super) fn host_name(text: &str) -> Result<Box<str>, String> {
+pub(crate) fn host_name(text: &str) -> Result<Box<str>, String> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok(ip.to_string().into());
     }
@@ -251,7 +251,7 @@ pub(super) fn host_name(text: &str) -> Result<Box<str>, String> {
 }
 
 /// Says if an upstream is spoken to in HTTP/2.
-pub(super) fn upstream_http2(text: &str) -> Result<UpstreamHttp2, String> {
+pub(crate) fn upstream_http2(text: &str) -> Result<UpstreamHttp2, String> {
     match text {
         "alpn" => Ok(UpstreamHttp2::Alpn),
         "off" => Ok(UpstreamHttp2::Off),
@@ -285,7 +285,7 @@ impl fmt::Display for Host {
 }
 
 /// `host` or `host:port`, with this port where there is none.
-pub(super) fn host_with_port(text: &str, default: u16) -> Result<HostPort, String> {
+pub(crate) fn host_with_port(text: &str, default: u16) -> Result<HostPort, String> {
     match text.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']')) {
         true => host_port(text),
         false => host_port(&format!("{text}:{default}")),
@@ -326,7 +326,7 @@ pub fn tls_version_code(text: &str) -> Result<u16, String> {
 }
 
 /// A TLS version that we speak.
-pub(super) fn tls_version(text: &str) -> Result<Version, String> {
+pub(crate) fn tls_version(text: &str) -> Result<Version, String> {
     match text {
         "1.2" => Ok(Version::Tls12),
         "1.3" => Ok(Version::Tls13),
@@ -336,7 +336,7 @@ pub(super) fn tls_version(text: &str) -> Result<Version, String> {
 }
 
 /// An alert by its RFC name.
-pub(super) fn alert(text: &str) -> Result<AlertDescription, String> {
+pub(crate) fn alert(text: &str) -> Result<AlertDescription, String> {
     AlertDescription::from_name(text).ok_or_else(|| {
         let names = AlertDescription::ALL.iter().map(|alert| alert.name());
         match nearest(text, names) {
@@ -350,7 +350,7 @@ pub(super) fn alert(text: &str) -> Result<AlertDescription, String> {
 }
 
 /// A line for a refused client.
-pub(super) fn message(text: &str) -> Result<Box<str>, String> {
+pub(crate) fn message(text: &str) -> Result<Box<str>, String> {
     if text.is_empty() || text.len() > MESSAGE_BYTES_MAX || text.contains(char::is_control) {
         return Err(format!(
             "a message is one line of 1 to {MESSAGE_BYTES_MAX} bytes without control characters"
@@ -363,7 +363,7 @@ pub(super) fn message(text: &str) -> Result<Box<str>, String> {
 const MESSAGE_BYTES_MAX: usize = 320;
 
 /// A protocol name as ALPN carries it.
-pub(super) fn protocol(text: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn protocol(text: &str) -> Result<Vec<u8>, String> {
     match text.len() {
         1..=255 => Ok(text.as_bytes().to_vec()),
         _ => Err("a protocol name has 1 to 255 bytes (RFC 7301), as in \"h2\"".to_owned()),
@@ -371,7 +371,7 @@ pub(super) fn protocol(text: &str) -> Result<Vec<u8>, String> {
 }
 
 /// A whole JA4 fingerprint.
-pub(super) fn ja4(text: &str) -> Result<Box<str>, String> {
+pub(crate) fn ja4(text: &str) -> Result<Box<str>, String> {
     let parts: Vec<&str> = text.split('_').collect();
     let hex = |part: &str| {
         part.len() == 12 && part.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'))

@@ -12,9 +12,10 @@ use eyelet_policy::{
 };
 use ipnet::IpNet;
 
-use crate::diagnostic::{Diagnostic, FileFault, Mistakes, Severity, Source};
-use crate::reader::{Place, Text};
-use crate::{files, values};
+use crate::document::diagnostic::{Diagnostic, FileFault, Mistakes, Severity, Source};
+use crate::document::reader::{Place, Text};
+use crate::files;
+use crate::model::values;
 
 /// The kind of what a file lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,7 +93,7 @@ impl ListFiles {
 
 /// The lists of a configuration that is being read.
 #[derive(Default)]
-pub(super) struct ListReader<'e> {
+pub(crate) struct ListReader<'e> {
     folder: PathBuf,
     /// The files and lists of the configuration that is served now.
     earlier: Option<(&'e ListFiles, Lists)>,
@@ -105,12 +106,12 @@ pub(super) struct ListReader<'e> {
 }
 
 impl<'e> ListReader<'e> {
-    pub(super) fn new(folder: &Path, earlier: Option<(&'e ListFiles, Lists)>) -> Self {
+    pub(crate) fn new(folder: &Path, earlier: Option<(&'e ListFiles, Lists)>) -> Self {
         Self { folder: folder.to_owned(), earlier, ..Self::default() }
     }
 
     /// The list of a file. Each file is read once, however many rules name it.
-    pub(super) fn list(&mut self, text: Text<'_>, kind: ListKind) -> Option<ListId> {
+    pub(crate) fn list(&mut self, text: Text<'_>, kind: ListKind) -> Option<ListId> {
         let file = ListFile { path: self.folder.join(text.text), kind };
         let (id, fault) = match self.known.get(&file) {
             Some(known) => known.clone(),
@@ -127,7 +128,7 @@ impl<'e> ListReader<'e> {
     }
 
     /// The list of regular expressions that stand in the configuration.
-    pub(super) fn expressions(&mut self, texts: &[Text<'_>]) -> Option<ListId> {
+    pub(crate) fn expressions(&mut self, texts: &[Text<'_>]) -> Option<ListId> {
         let key: Vec<String> = texts.iter().map(|text| text.text.to_owned()).collect();
         if let Some(known) = self.expressions.get(&key) {
             return Some(*known);
@@ -144,11 +145,11 @@ impl<'e> ListReader<'e> {
     }
 
     /// The lists so far.
-    pub(super) fn lists(&self) -> Lists {
+    pub(crate) fn lists(&self) -> Lists {
         self.lists.clone()
     }
 
-    pub(super) fn finish(self) -> ListFiles {
+    pub(crate) fn finish(self) -> ListFiles {
         self.files
     }
 

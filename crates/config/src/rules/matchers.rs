@@ -5,29 +5,29 @@ use eyelet_policy::{
 };
 use ipnet::IpNet;
 
-use crate::listeners::Listeners;
-use crate::lists::{ListKind, ListReader};
-use crate::local::is_loopback_name;
+use crate::document::reader::{Section, Text, repeated};
 use crate::model::ListenerKind;
-use crate::reader::{Section, Text, repeated};
-use crate::requester;
-use crate::values;
+use crate::model::values;
+use crate::rules::lists::{ListKind, ListReader};
+use crate::rules::requester;
+use crate::settings::listeners::Listeners;
+use crate::settings::local::is_loopback_name;
 
 /// The matchers of a rule.
-pub(super) struct Matchers<'t> {
+pub(crate) struct Matchers<'t> {
     /// With their offsets, for later messages.
-    pub(super) sni: Vec<(Text<'t>, NamePattern)>,
+    pub(crate) sni: Vec<(Text<'t>, NamePattern)>,
     /// Lists of further names.
-    pub(super) sni_lists: Vec<ListId>,
-    pub(super) sni_malformed: bool,
+    pub(crate) sni_lists: Vec<ListId>,
+    pub(crate) sni_malformed: bool,
     /// The protocols of `alpn` in their order, which `Conditions` does not keep.
-    pub(super) alpn: Vec<Vec<u8>>,
+    pub(crate) alpn: Vec<Vec<u8>>,
     /// The listeners that it is for. Empty: all.
-    pub(super) listeners: Vec<u16>,
-    pub(super) conditions: Conditions,
+    pub(crate) listeners: Vec<u16>,
+    pub(crate) conditions: Conditions,
 }
 
-pub(super) fn read<'t>(
+pub(crate) fn read<'t>(
     section: &Section<'t>,
     listeners: &Listeners,
     lists: &mut ListReader<'_>,
@@ -218,12 +218,12 @@ fn check_destination(section: &Section<'_>, listeners: &Listeners, known: &[u16]
 }
 
 /// Networks, as in `client`.
-pub(super) fn nets(section: &Section<'_>, key: &str) -> Vec<IpNet> {
+pub(crate) fn nets(section: &Section<'_>, key: &str) -> Vec<IpNet> {
     each(section, key, values::net)
 }
 
 /// Calls `read` on each text of `key`. Reports those that fail, and returns the others' values.
-pub(super) fn each<T, E: std::fmt::Display>(
+pub(crate) fn each<T, E: std::fmt::Display>(
     section: &Section<'_>,
     key: &str,
     read: impl Fn(&str) -> Result<T, E>,

@@ -7,13 +7,13 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
+use crate::document::reader::Section;
 use crate::files::Files;
-use crate::matchers;
 use crate::model::{
     CertificateSource, CompressionMode, Host, HostPort, HttpAddress, HttpUpstream, Listener,
     Terminate, TerminateUpstream, UpstreamHttp2, UpstreamTls,
 };
-use crate::reader::Section;
+use crate::rules::matchers;
 
 /// The authority of a sandbox's run, by which its rules mint. It is in memory only.
 #[derive(Debug)]
@@ -27,13 +27,13 @@ pub struct RunAuthority {
 }
 
 /// The value of a rule's `certificate` that has origins' certificates signed anew.
-pub(super) const MINT: &str = "mint";
+pub(crate) const MINT: &str = "mint";
 
 /// Keys of a rule that mints, and no other.
 const MINT_KEYS: [&str; 2] = ["mint_ca", "mint_key"];
 
 /// The files of the authority of a rule that mints, as written: its certificate and its key.
-pub(super) fn check_rule<'t>(
+pub(crate) fn check_rule<'t>(
     section: &Section<'t>,
     files: &mut Files,
     terminate: &mut Terminate,
@@ -124,7 +124,7 @@ impl HttpUpstream {
 }
 
 /// Checks that the upstream fits, for the listeners of the rule.
-pub(super) fn check_upstream<'a>(
+pub(crate) fn check_upstream<'a>(
     section: &Section<'_>,
     terminate: &Terminate,
     mut listeners: impl Iterator<Item = &'a Listener>,

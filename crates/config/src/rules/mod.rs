@@ -1,11 +1,19 @@
 //! The rules, stored so that 100,000 of them are small: equal parts are stored once, and texts lie
 //! one after the other.
 
+pub mod lists;
+pub(crate) mod matchers;
+pub(crate) mod mint;
+pub(crate) mod originate;
+mod requester;
+pub(crate) mod requests;
+pub(crate) mod upstreams;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::certificate::CertificateFiles;
+use crate::files::certificate::CertificateFiles;
 use crate::model::Action;
 
 /// Names and actions of the rules; their matchers are in `Config::policy`. A rule costs its name
@@ -156,7 +164,7 @@ impl RuleList {
 
 /// A list that is being built.
 #[derive(Default)]
-pub(super) struct Reading<'t> {
+pub(crate) struct Reading<'t> {
     names: Texts,
     rows: Vec<Row>,
     actions: Vec<Arc<Action>>,
@@ -168,7 +176,7 @@ pub(super) struct Reading<'t> {
 
 impl<'t> Reading<'t> {
     /// `certificates`: each with its key, as written.
-    pub(super) fn push(&mut self, name: &str, action: Action, certificates: Vec<[&'t str; 2]>) {
+    pub(crate) fn push(&mut self, name: &str, action: Action, certificates: Vec<[&'t str; 2]>) {
         self.names.push(name);
         let action = match self.action_numbers.get(&action) {
             Some(known) => *known,
@@ -188,12 +196,12 @@ impl<'t> Reading<'t> {
         self.rows.push(Row { action, certificates });
     }
 
-    pub(super) fn name(&self, rule: usize) -> Option<&str> {
+    pub(crate) fn name(&self, rule: usize) -> Option<&str> {
         (rule < self.rows.len()).then(|| self.names.get(rule as u32))
     }
 
     /// The paths are relative to `folder`.
-    pub(super) fn finish(mut self, folder: &Path) -> RuleList {
+    pub(crate) fn finish(mut self, folder: &Path) -> RuleList {
         self.names.shrink();
         self.files.shrink();
         RuleList {

@@ -1,15 +1,16 @@
 //! Reads the keys of an originate rule, and which listeners a rule's action fits.
 
-use crate::compression;
+use crate::document::reader::Section;
 use crate::files::Files;
-use crate::headers::Fields;
-use crate::listeners::Listeners;
-use crate::matchers::{self, Matchers};
+use crate::model::headers::Fields;
+use crate::model::values;
 use crate::model::{
     CertificateSource, Host, ListenerKind, Originate, Terminate, TerminateUpstream,
 };
-use crate::reader::Section;
-use crate::{upstreams, values};
+use crate::rules::matchers::{self, Matchers};
+use crate::rules::upstreams;
+use crate::settings::compression;
+use crate::settings::listeners::Listeners;
 use eyelet_wire::version::Version;
 
 /// The port that an https:// URL leaves out.
@@ -17,7 +18,7 @@ const HTTPS_PORT: u16 = 443;
 
 /// Narrows a rule without `listener` to those that its action fits, and reports a listed one that
 /// it does not fit. `asks_of_plain` is whether the action is for clients without TLS.
-pub(super) fn fit_listeners(
+pub(crate) fn fit_listeners(
     section: &Section<'_>,
     listeners: &Listeners,
     matchers: &mut Matchers<'_>,
@@ -65,7 +66,7 @@ pub(super) fn fit_listeners(
 
 /// Clients of a Unix socket have no address. A rule that asks for one would not match them, and a
 /// refuse rule would let them pass.
-pub(super) fn check_clients(section: &Section<'_>, listeners: &Listeners, listed: &[u16]) {
+pub(crate) fn check_clients(section: &Section<'_>, listeners: &Listeners, listed: &[u16]) {
     let at = (listed, section.key_at("client"));
     listeners.check(at, |listener| listener.address.is_unix(), |called| {
         format!(
@@ -89,7 +90,7 @@ fn check_resets(section: &Section<'_>, listeners: &Listeners, listed: &[u16]) {
 }
 
 /// Reads an originate rule for these listeners.
-pub(super) fn read(
+pub(crate) fn read(
     section: &Section<'_>,
     files: &mut Files,
     (listeners, listed): (&Listeners, &[u16]),

@@ -2,14 +2,14 @@
 
 use eyelet_policy::{RequesterMatchers, RequesterPattern};
 
-use crate::listeners::Listeners;
+use crate::document::reader::Section;
+use crate::files::users::check_name;
 use crate::model::{Listener, ListenerKind};
-use crate::reader::Section;
-use crate::users::check_name;
+use crate::settings::listeners::Listeners;
 
 /// The matchers `proxy_user`, `client_cert`, `peer_uid` and `peer_cgroup` of a rule for these
 /// listeners.
-pub(super) fn matchers(
+pub(crate) fn matchers(
     section: &Section<'_>,
     listeners: &Listeners,
     known: &[u16],

@@ -2,17 +2,17 @@
 
 use eyelet_policy::{PathGlob, RequestMatchers, RequestPattern};
 
+use crate::document::reader::Section;
 use crate::model::{Action, Terminate, TerminateUpstream};
-use crate::reader::Section;
 
 /// The keys of a rule on requests.
-pub(super) const REQUEST_KEYS: [&str; 3] = ["http_only_reads", "method", "path"];
+pub(crate) const REQUEST_KEYS: [&str; 3] = ["http_only_reads", "method", "path"];
 
 /// The methods of `http_only_reads`. They are safe (RFC 9110 section 9.2.1).
 const READS: [&str; 3] = ["GET", "HEAD", "OPTIONS"];
 
 /// Reads the matchers as they are written: methods, and globs of paths. Reports each mistake.
-pub(super) fn written(section: &Section<'_>) -> (Vec<String>, Vec<String>) {
+pub(crate) fn written(section: &Section<'_>) -> (Vec<String>, Vec<String>) {
     let (mut methods, mut paths) = (Vec::new(), Vec::new());
     for pattern in patterns(section) {
         match pattern {
@@ -24,7 +24,7 @@ pub(super) fn written(section: &Section<'_>) -> (Vec<String>, Vec<String>) {
 }
 
 /// Reads the matchers.
-pub(super) fn matchers(section: &Section<'_>) -> RequestMatchers {
+pub(crate) fn matchers(section: &Section<'_>) -> RequestMatchers {
     patterns(section).into_iter().collect()
 }
 
@@ -71,7 +71,7 @@ fn only_reads(section: &Section<'_>) -> Option<[&'static str; 3]> {
 }
 
 /// Reports a rule on requests whose action reads none.
-pub(super) fn check_action(section: &Section<'_>, action: &Action) {
+pub(crate) fn check_action(section: &Section<'_>, action: &Action) {
     let Some((key, at)) = section.present(&REQUEST_KEYS).next() else { return };
     if let Action::Terminate(Terminate { hold: Some(_), .. }) = action {
         return at.error(format!(
@@ -94,7 +94,7 @@ pub(super) fn check_action(section: &Section<'_>, action: &Action) {
 }
 
 /// Reports a splice rule on requests.
-pub(super) fn check_splice(section: &Section<'_>) {
+pub(crate) fn check_splice(section: &Section<'_>) {
     if let Some((key, at)) = section.present(&REQUEST_KEYS).next() {
         at.error(format!(
             "`{key}` asks for a request, and a splice rule passes bytes on unread; expected \

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 
-use crate::certificate::CertificateFiles;
+use crate::document::reader::{Section, Text, repeated};
 use crate::files::Files;
-use crate::matchers;
+use crate::files::certificate::CertificateFiles;
+use crate::model::values;
 use crate::model::{Balance, Host, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck};
-use crate::reader::{Section, Text, repeated};
+use crate::rules::matchers;
 use crate::settings::duration;
-use crate::values;
 
 /// Most upstreams of a rule: a worker remembers in 64 bits which of them it has tried.
 pub const UPSTREAMS_MAX: usize = 64;
 
 /// An upstream of a list.
-pub(super) trait Upstream: Sized {
+pub(crate) trait Upstream: Sized {
     /// The kind that all upstreams of a list must have, as it is written.
     fn kind(&self) -> &'static str;
 
@@ -79,7 +79,7 @@ impl Upstream for TerminateUpstream {
 }
 
 /// The upstreams of a rule, at least one, and the text of the first.
-pub(super) fn list<'t, U: Upstream>(
+pub(crate) fn list<'t, U: Upstream>(
     section: &Section<'t>,
     (what, example): (&str, &str),
     parse: fn(&str) -> Result<U, String>,
@@ -127,7 +127,7 @@ pub(super) fn list<'t, U: Upstream>(
 }
 
 /// Reads how one of the upstreams is chosen, and how they are checked.
-pub(super) fn balance<U: Upstream>(section: &Section<'_>, first: &U, others: &[U]) -> Balance {
+pub(crate) fn balance<U: Upstream>(section: &Section<'_>, first: &U, others: &[U]) -> Balance {
     let mut balance = Balance::default();
     if let Some(text) = section.text("upstream_hash") {
         balance.by_client = text.text == "client";
@@ -178,7 +178,7 @@ fn check(text: &str, first: &impl Upstream) -> Result<UpstreamCheck, String> {
 const PATH_BYTES_MAX: usize = 256;
 
 /// Reads the keys for upstreams with HTTP or TLS only.
-pub(super) fn read_http_keys(
+pub(crate) fn read_http_keys(
     section: &Section<'_>,
     (first, others): (&mut TerminateUpstream, &mut [TerminateUpstream]),
     files: &mut Files,
@@ -271,7 +271,7 @@ fn certificate<'t>(
 }
 
 /// Reads how long requests or connections are held while the upstream accepts none.
-pub(super) fn wait(section: &Section<'_>) -> Duration {
+pub(crate) fn wait(section: &Section<'_>) -> Duration {
     duration(section, "upstream_wait", &UPSTREAM_WAIT).unwrap_or_default()
 }
 

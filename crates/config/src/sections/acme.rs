@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use eyelet_policy::NamePattern;
 use zeroize::Zeroizing;
 
+use crate::document::reader::{Place, Section, Text};
 use crate::files::{self, Files};
-use crate::listeners::Listeners;
-use crate::local::Permitted;
-use crate::matchers::Matchers;
 use crate::model::{Listener, ListenerKind};
-use crate::reader::{Place, Section, Text};
+use crate::rules::matchers::Matchers;
+use crate::settings::listeners::Listeners;
+use crate::settings::local::Permitted;
 
 /// The value of a rule's `certificate` that orders certificates.
-pub(super) const ACME: &str = "acme";
+pub(crate) const ACME: &str = "acme";
 
 /// `[acme]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub struct AcmeNames {
 
 /// The rules with `certificate = "acme"`, as they are read.
 #[derive(Default)]
-pub(super) struct AcmeRules<'t> {
+pub(crate) struct AcmeRules<'t> {
     names: Vec<Box<str>>,
     listeners: Vec<u16>,
     is_for_all: bool,
@@ -70,7 +70,7 @@ pub(super) struct AcmeRules<'t> {
 }
 
 /// Reads [acme].
-pub(super) fn read(
+pub(crate) fn read(
     document: &Section<'_>,
     files: &mut Files,
     rules: AcmeRules<'_>,
@@ -124,7 +124,7 @@ pub(super) fn read(
 impl<'t> AcmeRules<'t> {
     /// Notes a rule with `certificate = "acme"`, and reports names that cannot be ordered. Returns
     /// whether names are ordered when a client asks for them.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         section: &Section<'_>,
         matchers: &Matchers<'t>,

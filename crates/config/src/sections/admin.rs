@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
+use crate::document::reader::Section;
 use crate::files::Files;
-use crate::fleet::fleet_secret;
-use crate::listen_address::{MODE, UNIX, check_folder, file_mode, socket_path};
-use crate::reader::Section;
+use crate::model::listen_address::{MODE, UNIX, check_folder, file_mode, socket_path};
+use crate::sections::fleet::fleet_secret;
 
 /// `[admin]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl fmt::Display for AdminSettings {
     }
 }
 
-pub(super) fn read(document: &Section<'_>, files: &mut Files) -> Option<AdminSettings> {
+pub(crate) fn read(document: &Section<'_>, files: &mut Files) -> Option<AdminSettings> {
     let section = document.known("admin", "[admin]", &ADMIN_KEYS)?;
     let token_file = section.text("token_file");
     let token_file = token_file.map(|text| (text, files.check_secret(text, admin_token)));

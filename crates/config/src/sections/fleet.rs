@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use eyelet_sys::file::read_regular;
 use zeroize::Zeroizing;
 
+use crate::document::reader::Section;
 use crate::files::Files;
 use crate::model::HostPort;
-use crate::reader::Section;
-use crate::values;
+use crate::model::values;
 
 /// `[fleet]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl fmt::Debug for RedisAddress {
     }
 }
 
-pub(super) fn read(document: &Section<'_>, files: &mut Files) -> Option<FleetSettings> {
+pub(crate) fn read(document: &Section<'_>, files: &mut Files) -> Option<FleetSettings> {
     let section = document.known("fleet", "[fleet]", &FLEET_KEYS)?;
     let secret_file = section.required("secret_file", "[fleet] has no `secret_file`");
     let secret_file = secret_file.map(|text| files.check_secret(text, fleet_secret));

@@ -4,13 +4,14 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::document::reader::Section;
 use crate::files::Files;
-use crate::listen_address::is_loopback_host;
-use crate::listeners::Listeners;
-use crate::matchers::Matchers;
+use crate::model::listen_address::is_loopback_host;
+use crate::model::values;
 use crate::model::{Action, Hold, Host, HostPort, ListenerKind, SpliceUpstream};
-use crate::reader::Section;
-use crate::{settings, values};
+use crate::rules::matchers::Matchers;
+use crate::settings;
+use crate::settings::listeners::Listeners;
 
 /// `[hold]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl Action {
     }
 }
 
-pub(super) fn read(document: &Section<'_>) -> HoldSettings {
+pub(crate) fn read(document: &Section<'_>) -> HoldSettings {
     let mut hold = HoldSettings::default();
     let Some(section) = document.known("hold", "[hold]", &HOLD_KEYS) else { return hold };
     hold.timeout = settings::duration(&section, "timeout", &TIMEOUT).unwrap_or(hold.timeout);
@@ -68,7 +69,7 @@ pub(super) fn read(document: &Section<'_>) -> HoldSettings {
 }
 
 /// Reads what a hold rule has beside the keys of its action, and checks what it leads to.
-pub(super) fn read_rule(
+pub(crate) fn read_rule(
     section: &Section<'_>,
     files: &Files,
     upstream: Option<&SpliceUpstream>,

@@ -7,13 +7,15 @@ use eyelet_policy::NamePattern;
 use ipnet::IpNet;
 use toml::de::{DeTable, DeValue};
 
-use crate::diagnostic::Diagnostic;
+use crate::document::diagnostic::Diagnostic;
+use crate::document::reader::{Report, Section};
 use crate::files::{Depth, Files, read};
-use crate::mint::MINT;
 use crate::model::Dns;
-use crate::reader::{Report, Section};
-use crate::secret::{self, SecretSettings, SecretSource};
-use crate::{matchers, requests, settings};
+use crate::rules::matchers;
+use crate::rules::mint::MINT;
+use crate::rules::requests;
+use crate::sections::secret::{self, SecretSettings, SecretSource};
+use crate::settings;
 
 /// A profile of a file: the places that a command may reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -145,7 +147,7 @@ fn note_secrets(table: &DeTable<'_>, folder: &Path, secrets: &mut Vec<PathBuf>) 
 }
 
 /// The profiles of a file, with their names.
-pub(super) fn profiles<'t>(
+pub(crate) fn profiles<'t>(
     document: &Section<'t>,
     folder: &Path,
     known: &[SecretSettings],

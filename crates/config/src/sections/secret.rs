@@ -14,9 +14,9 @@ use http::Method;
 use http::header::{self, HeaderName};
 use zeroize::Zeroizing;
 
+use crate::document::reader::{Section, Text};
 use crate::files::Files;
 use crate::model::Action;
-use crate::reader::{Section, Text};
 use crate::rules::RuleList;
 use crate::settings::duration;
 
@@ -68,7 +68,7 @@ const OTHERS: [HeaderName; 8] = [
 ];
 
 /// Reads all secrets.
-pub(super) fn read(document: &Section<'_>, files: &mut Files) -> Vec<SecretSettings> {
+pub(crate) fn read(document: &Section<'_>, files: &mut Files) -> Vec<SecretSettings> {
     let sections = document.sections("secret", TITLE);
     if let Some(beyond) = sections.get(SECRETS_MAX) {
         beyond.at.error(format!("more than {SECRETS_MAX} secrets"));
@@ -98,7 +98,7 @@ pub(super) fn read(document: &Section<'_>, files: &mut Files) -> Vec<SecretSetti
 }
 
 /// Warns of secrets that no rule can use: values are for upstreams that a rule verifies.
-pub(super) fn check_rules(document: &Section<'_>, rules: &RuleList) {
+pub(crate) fn check_rules(document: &Section<'_>, rules: &RuleList) {
     let has_tls = |action: &Action| {
         let http = action.requests().and_then(|requests| requests.upstream.as_http());
         http.is_some_and(|http| http.tls.is_some())

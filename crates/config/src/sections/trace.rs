@@ -6,11 +6,11 @@ use http::header::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 use zeroize::Zeroizing;
 
+use crate::document::reader::Section;
 use crate::files::{self, Files};
-use crate::listen_address::is_loopback_host;
+use crate::model::listen_address::is_loopback_host;
+use crate::model::values;
 use crate::model::{Host, HostPort};
-use crate::reader::Section;
-use crate::values;
 
 /// `[trace]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +42,7 @@ pub struct TraceEndpoint {
 /// Fields of a request whose values are secrets.
 pub type SecretFields = Vec<(HeaderName, Zeroizing<Vec<u8>>)>;
 
-pub(super) fn read(document: &Section<'_>, files: &mut Files) -> Option<TraceSettings> {
+pub(crate) fn read(document: &Section<'_>, files: &mut Files) -> Option<TraceSettings> {
     let section = document.known("trace", "[trace]", &TRACE_KEYS)?;
     let text = section.text("endpoint");
     let endpoint = text.and_then(|text| text.parse(endpoint));

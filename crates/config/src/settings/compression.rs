@@ -7,12 +7,12 @@ use eyelet_compress::Effort;
 use eyelet_compress::breach::Allowed;
 use eyelet_compress::dictionary::pattern::FilePattern;
 
+use crate::document::reader::Section;
 use crate::model::{Compression, CompressionMode, Dictionaries};
-use crate::reader::Section;
 use crate::settings::bytes;
 
 /// Reads the compression keys of a rule.
-pub(super) fn rule(section: &Section<'_>) -> Compression {
+pub(crate) fn rule(section: &Section<'_>) -> Compression {
     let mut read = Compression::default();
     read.mode = section.word("compress", ":", &MODES).unwrap_or(read.mode);
     let breach_rule = section.word("breach_rule", ":", &[("on", true), ("off", false)]);
@@ -72,7 +72,7 @@ fn breach_allow(section: &Section<'_>, rule_is_on: bool) -> Allowed {
 }
 
 /// Reads [dictionary].
-pub(super) fn dictionaries(document: &Section<'_>, folder: &Path) -> Dictionaries {
+pub(crate) fn dictionaries(document: &Section<'_>, folder: &Path) -> Dictionaries {
     let default_path = Some(folder.join(FOLDER));
     let mut read = Dictionaries { path: default_path, ..Dictionaries::default() };
     let Some(section) = document.known("dictionary", "[dictionary]", &KEYS) else {
@@ -94,7 +94,7 @@ pub(super) fn dictionaries(document: &Section<'_>, folder: &Path) -> Dictionarie
 }
 
 /// Reports compression keys of rules without HTTP, where they would have no effect.
-pub(super) fn check_unused(section: &Section<'_>) {
+pub(crate) fn check_unused(section: &Section<'_>) {
     for (key, at) in section.present(&RULE_KEYS) {
         at.error(format!("`{key}` is for upstreams with HTTP: https://, http:// or http+unix:"));
     }

@@ -3,17 +3,19 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use crate::document::reader::{Place, Section, Text};
 use crate::files::Files;
-use crate::listen_address::{ListenAddress, MODE, UNIX, check_folder, file_mode, socket_path};
+use crate::files::users::Users;
+use crate::model::listen_address::{
+    ListenAddress, MODE, UNIX, check_folder, file_mode, socket_path,
+};
+use crate::model::values;
 use crate::model::{Listener, ListenerKind};
-use crate::reader::{Place, Section, Text};
-use crate::users::Users;
-use crate::values;
 
 /// The listeners of a file, as rules refer to them.
 #[derive(Debug, Default)]
-pub(super) struct Listeners {
-    pub(super) list: Vec<Listener>,
+pub(crate) struct Listeners {
+    pub(crate) list: Vec<Listener>,
     /// The line of each one's table; as long as `list`.
     lines: Vec<usize>,
     /// True if one of them could not be read: an unknown name may then be its name.
@@ -23,7 +25,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub(super) fn read(document: &Section<'_>, files: &mut Files) -> Self {
+    pub(crate) fn read(document: &Section<'_>, files: &mut Files) -> Self {
         let sections = document.sections("listener", "[[listener]]");
         let mut listeners = Self { folder: files.path(""), ..Self::default() };
         if document.value("listener").is_none() {
@@ -44,12 +46,12 @@ impl Listeners {
     }
 
     /// True if each of them could be read.
-    pub(super) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         !self.incomplete && !self.list.is_empty()
     }
 
     /// The index of the listener that a rule refers to by `text`: its name or its address.
-    pub(super) fn find(&self, reference: Text<'_>) -> Option<u16> {
+    pub(crate) fn find(&self, reference: Text<'_>) -> Option<u16> {
         let address = match reference.text.strip_prefix(UNIX) {
             Some(path) => Some(ListenAddress::Unix(self.folder.join(path))),
             None => reference.text.parse().ok(),
@@ -72,13 +74,13 @@ impl Listeners {
     }
 
     /// The listeners of a rule. A rule that lists none is for all.
-    pub(super) fn of_rule<'a>(&'a self, listed: &'a [u16]) -> impl Iterator<Item = &'a Listener> {
+    pub(crate) fn of_rule<'a>(&'a self, listed: &'a [u16]) -> impl Iterator<Item = &'a Listener> {
         self.numbered(listed).map(|(_, listener)| listener)
     }
 
     /// Reports at `at`, the place of a key, if there is one, that one of a rule's listeners is
     /// unfit. `message` gets what it is called.
-    pub(super) fn check(
+    pub(crate) fn check(
         &self,
         (listed, at): (&[u16], Option<Place<'_>>),
         is_unfit: impl Fn(&Listener) -> bool,
@@ -91,7 +93,7 @@ impl Listeners {
     }
 
     /// The indexes of a rule's listeners, without those that use no rules.
-    pub(super) fn asked_for(&self, listed: &[u16]) -> Vec<usize> {
+    pub(crate) fn asked_for(&self, listed: &[u16]) -> Vec<usize> {
         let asks = |listener: &Listener| listener.kind != ListenerKind::HttpRedirect;
         let of_rule = self.numbered(listed).filter(|(_, listener)| asks(listener));
         of_rule.map(|(index, _)| index).collect()
@@ -105,7 +107,7 @@ impl Listeners {
 
     /// The listeners that a rule with this action is for, if it lists none: an action is for TLS,
     /// or for its absence. `None`: for all.
-    pub(super) fn fitting(&self, is_for_plain: bool) -> Option<Vec<u16>> {
+    pub(crate) fn fitting(&self, is_for_plain: bool) -> Option<Vec<u16>> {
         let is_plain = |listener: &Listener| listener.kind == ListenerKind::Plain;
         if !is_for_plain && !self.list.iter().any(is_plain) {
             return None;
@@ -116,7 +118,7 @@ impl Listeners {
     }
 
     /// The index of the listener that a dial certainly reaches, whatever addresses this host has.
-    pub(super) fn reached_at(&self, ip: IpAddr, port: u16) -> Option<usize> {
+    pub(crate) fn reached_at(&self, ip: IpAddr, port: u16) -> Option<usize> {
         let ip = ip.to_canonical();
         self.list.iter().position(|listener| {
             let address = listener.address.inet();

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use eyelet_policy::NamePattern;
 use ipnet::IpNet;
 
+use crate::document::reader::{Section, Text};
 use crate::files::Files;
 use crate::model::LocalNames;
-use crate::reader::{Section, Text};
-use crate::values;
+use crate::model::values;
 
 /// The value of a rule's `certificate` that has certificates signed here.
-pub(super) const LOCAL: &str = "local";
+pub(crate) const LOCAL: &str = "local";
 
 /// `[local]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,7 +102,7 @@ pub fn is_loopback_name(name: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
 
-pub(super) fn read(document: &Section<'_>, files: &Files) -> LocalSettings {
+pub(crate) fn read(document: &Section<'_>, files: &Files) -> LocalSettings {
     let mut settings = LocalSettings::default();
     let Some(section) = document.known("local", "[local]", &LOCAL_KEYS) else { return settings };
     settings.folder = section.text("folder").map(|text| files.path(text.text));
@@ -113,7 +113,7 @@ pub(super) fn read(document: &Section<'_>, files: &Files) -> LocalSettings {
 }
 
 /// Checks a rule with `certificate = "local"`, and says which names it signs.
-pub(super) fn check_rule(
+pub(crate) fn check_rule(
     section: &Section<'_>,
     (sni, has_lists): (&[(Text<'_>, NamePattern)], bool),
     permitted: &Permitted,
@@ -136,7 +136,7 @@ pub(super) fn check_rule(
 
 /// True if the authority of whoever has no [local] signs all names of such a rule. Those of lists
 /// are not known.
-pub(super) fn signs_by_default(sni: &[&NamePattern], has_lists: bool) -> bool {
+pub(crate) fn signs_by_default(sni: &[&NamePattern], has_lists: bool) -> bool {
     let permitted = Permitted::default();
     let is_signed = |pattern: &&NamePattern| match pattern {
         NamePattern::Exact(name) | NamePattern::Suffix(name) => permitted.has_name(name),

@@ -1,5 +1,9 @@
 //! Reads [limits], [http], [log], [dns], [evidence] and the keys outside of any table.
 
+pub(crate) mod compression;
+pub(crate) mod listeners;
+pub(crate) mod local;
+
 use std::fs::FileType;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::FileTypeExt;
@@ -8,15 +12,15 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use crate::document::reader::{Place, Section};
 use crate::files::Files;
 use crate::model::{
     Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, HttpLimits, Limits, LogFormat, LogSettings,
     Tickets,
 };
-use crate::reader::{Place, Section};
-use crate::{headers, values};
+use crate::model::{headers, values};
 
-pub(super) fn limits(document: &Section<'_>) -> Limits {
+pub(crate) fn limits(document: &Section<'_>) -> Limits {
     let mut limits = Limits::default();
     let Some(section) = document.known("limits", "[limits]", &LIMIT_KEYS) else { return limits };
     for (key, limit, range) in [
@@ -39,7 +43,7 @@ pub(super) fn limits(document: &Section<'_>) -> Limits {
     limits
 }
 
-pub(super) fn http(document: &Section<'_>, idle_timeout: Duration) -> HttpLimits {
+pub(crate) fn http(document: &Section<'_>, idle_timeout: Duration) -> HttpLimits {
     let mut http = HttpLimits { http2_idle_timeout: idle_timeout, ..HttpLimits::default() };
     let Some(section) = document.known("http", "[http]", &HTTP_KEYS) else { return http };
     for (key, limit) in [
@@ -57,7 +61,7 @@ pub(super) fn http(document: &Section<'_>, idle_timeout: Duration) -> HttpLimits
     http
 }
 
-pub(super) fn log(document: &Section<'_>, folder: &Path) -> LogSettings {
+pub(crate) fn log(document: &Section<'_>, folder: &Path) -> LogSettings {
     let mut log = LogSettings::default();
     let Some(section) = document.known("log", "[log]", &LOG_KEYS) else { return log };
     if let Some(access) = section.text("access") {
@@ -99,12 +103,12 @@ fn check_access_log(at: Place<'_>, path: &Path) {
     }
 }
 
-pub(super) fn dns(document: &Section<'_>) -> Dns {
+pub(crate) fn dns(document: &Section<'_>) -> Dns {
     let Some(section) = document.known("dns", "[dns]", &["servers"]) else { return Dns::default() };
     Dns { servers: section.each_parsed("servers", values::dns_server) }
 }
 
-pub(super) fn evidence(document: &Section<'_>, files: &mut Files) -> EvidenceSettings {
+pub(crate) fn evidence(document: &Section<'_>, files: &mut Files) -> EvidenceSettings {
     let mut evidence = EvidenceSettings::default();
     let Some(section) = document.known("evidence", "[evidence]", &EVIDENCE_KEYS) else {
         return evidence;
@@ -118,7 +122,7 @@ pub(super) fn evidence(document: &Section<'_>, files: &mut Files) -> EvidenceSet
     evidence
 }
 
-pub(super) fn tickets(document: &Section<'_>) -> Tickets {
+pub(crate) fn tickets(document: &Section<'_>) -> Tickets {
     let mut tickets = Tickets::default();
     let Some(section) = document.known("tickets", "[tickets]", &TICKET_KEYS) else {
         return tickets;
@@ -133,12 +137,12 @@ pub(super) fn tickets(document: &Section<'_>) -> Tickets {
     tickets
 }
 
-pub(super) fn workers(document: &Section<'_>) -> Option<usize> {
+pub(crate) fn workers(document: &Section<'_>) -> Option<usize> {
     document.number("workers", WORKERS)
 }
 
 /// A duration within `range`.
-pub(super) fn duration(
+pub(crate) fn duration(
     section: &Section<'_>,
     key: &str,
     range: &RangeInclusive<Duration>,
@@ -156,7 +160,7 @@ impl Dns {
 }
 
 /// Bytes: a whole number, or a text with a unit.
-pub(super) fn bytes(
+pub(crate) fn bytes(
     section: &Section<'_>,
     key: &str,
     range: &RangeInclusive<usize>,
@@ -190,7 +194,7 @@ pub(super) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(super) const DOCUMENT_KEYS: [&str; 20] = [
+pub(crate) const DOCUMENT_KEYS: [&str; 20] = [
     "acme",
     "admin",
     "dictionary",

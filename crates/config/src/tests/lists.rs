@@ -10,7 +10,7 @@ use eyelet_wire::hello::HelloFacts;
 
 use super::certificates::Folder;
 use super::*;
-use crate::lists::{MISTAKES_MAX, parse_list};
+use crate::rules::lists::{MISTAKES_MAX, parse_list};
 
 /// Checks these rules, with the lists of the folder.
 fn check(folder: &Folder, rules: &str) -> Result<Loaded, Vec<Diagnostic>> {

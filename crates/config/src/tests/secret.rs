@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::{SandboxProfile, SecretSource, sandbox_profile};
+use crate::SandboxProfile;
+use crate::SecretSource;
+use crate::sandbox_profile;
 
 const RULE: &str = "[[rule]]\naction = \"originate\"\nupstream = \"https://api.a.example:443\"\n";
 const LISTENER: &str = "[[listener]]\naddress = \"127.0.0.1:443\"\nkind = \"plain\"\n";

@@ -3,6 +3,7 @@
 
 use super::certificates::{Folder, terminate};
 use super::*;
+use crate::model::values;
 
 /// The messages for a splice rule with these keys, which begin in the fifth line.
 fn said_of_splice(keys: &str) -> Vec<String> {
