@@ -62,6 +62,13 @@ pub enum DecoderPlace {
     Trailers,
 }
 
+impl DecoderPlace {
+    /// True in a body whose end is not known, where nothing that has begun is owed.
+    pub fn is_open_ended(self) -> bool {
+        matches!(self, Self::UntilClose | Self::Size)
+    }
+}
+
 /// Decodes a body.
 #[derive(Debug)]
 pub struct Decoder {
