@@ -69,7 +69,7 @@ struct KnownAccount {
     /// What is stored, or is to be stored.
     credentials: Zeroizing<Vec<u8>>,
     is_stored: bool,
-    /// Whether the log says that it cannot be stored.
+    /// True if the log says that it cannot be stored.
     is_reported: bool,
 }
 
@@ -344,7 +344,7 @@ async fn known_by(
     }
 }
 
-/// Whether the server refuses to take the key.
+/// True if the server refuses to take the key.
 fn is_refusal(error: &AcmeError) -> bool {
     match error {
         AcmeError::Refused(problem) => {

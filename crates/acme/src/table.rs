@@ -29,7 +29,7 @@ pub struct Acme {
     changed: watch::Sender<()>,
     asks: mpsc::Sender<Ask>,
     validation: Arc<ServerConfig>,
-    /// Whether the newest configuration orders certificates.
+    /// True if the newest configuration orders certificates.
     pub(crate) is_on: AtomicBool,
 }
 

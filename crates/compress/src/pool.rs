@@ -22,7 +22,7 @@ struct Shelf {
     bytes: usize,
     bytes_max: usize,
     lent: usize,
-    /// Whether anything was lent since [`CompressorPool::is_idle`] was last called.
+    /// True if anything was lent since [`CompressorPool::is_idle`] was last called.
     used: bool,
 }
 
@@ -150,7 +150,7 @@ impl CompressorPool {
         while shelf.drop_one() {}
     }
 
-    /// Whether there are idle contexts, and nothing was lent since the last call.
+    /// True if there are idle contexts, and nothing was lent since the last call.
     pub fn is_idle(&self) -> bool {
         let mut shelf = self.shelf.borrow_mut();
         let used = std::mem::take(&mut shelf.used);

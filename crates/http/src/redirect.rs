@@ -174,7 +174,7 @@ async fn answer(
     }
 }
 
-/// Whether a response has the status 200: another client may know no answer either.
+/// True if a response has the status 200: another client may know no answer either.
 fn is_ok(answer: &[u8]) -> bool {
     answer.get(b"HTTP/1.1".len()..).is_some_and(|rest| rest.starts_with(b" 200"))
 }

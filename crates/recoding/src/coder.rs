@@ -109,7 +109,7 @@ impl Coder {
         self.undoes.take().map(|decoded_coding| *decoded_coding)
     }
 
-    /// Whether pieces are passed on unchanged, without [`Coder::push`].
+    /// True if pieces are passed on unchanged, without [`Coder::push`].
     pub fn is_identity(&self) -> bool {
         matches!(self.way, Way::AsIs)
     }
@@ -216,7 +216,7 @@ impl Coder {
         }
     }
 
-    /// Whether the bytes of an identity body must be passed to [`Coder::inspect`].
+    /// True if the bytes of an identity body must be passed to [`Coder::inspect`].
     pub fn inspects(&self) -> bool {
         self.capture.is_some() || self.learning.is_some()
     }

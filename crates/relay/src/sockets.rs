@@ -224,7 +224,7 @@ pub(super) fn conclude(flow: &mut Flow, up: More, down: More, outcome: Outcome) 
     }
 }
 
-/// Whether one direction has more to move.
+/// The outcome of moving one direction: more to move, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum More {
     /// Its share of the iteration is used up.

@@ -117,7 +117,7 @@ impl SourceWatcher {
         Ok(Self { orders, thread })
     }
 
-    /// Whether the thread has ended, which only a failure causes.
+    /// True if the thread has ended, which only a failure causes.
     pub fn has_died(&self) -> bool {
         self.thread.is_finished()
     }

@@ -49,7 +49,7 @@ struct Waiting {
     is_closed: bool,
     /// The thread has ended.
     is_over: bool,
-    /// Whether the log says that spans are lost.
+    /// True if the log says that spans are lost.
     is_reported: bool,
 }
 
@@ -144,7 +144,7 @@ impl SpanQueue {
         }
     }
 
-    /// Whether the next batch is whole already.
+    /// True if the next batch is whole already.
     pub fn has_batch(&self) -> bool {
         self.waiting.lock().exchanges.len() >= BATCH_MAX
     }
@@ -233,7 +233,7 @@ impl SpanQueue {
         lost
     }
 
-    /// Whether the thread has ended.
+    /// True if the thread has ended.
     pub fn is_over(&self) -> bool {
         self.waiting.lock().is_over
     }

@@ -71,7 +71,7 @@ pub struct ServerHello {
 }
 
 impl ServerHello {
-    /// Whether this asks for a second ClientHello.
+    /// True if this asks for a second ClientHello.
     pub fn is_hello_retry_request(&self) -> bool {
         self.random == HELLO_RETRY_REQUEST_RANDOM
     }

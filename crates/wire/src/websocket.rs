@@ -104,7 +104,7 @@ impl FrameReader {
         Some(Self { state })
     }
 
-    /// Whether the last frame is whole, and another may follow.
+    /// True if the last frame is whole, and another may follow.
     pub fn is_between(&self) -> bool {
         self.state == State::Between
     }

@@ -25,7 +25,7 @@ const SHOWN_MAX: usize = 400;
 pub struct ProxyRefusal<'a> {
     /// What the client asked for: `host:port`.
     pub target: &'a str,
-    /// Whether a rule or a limit refused it.
+    /// A rule or a limit refused it, or it has failed.
     pub outcome: Outcome,
     /// Why.
     pub reason: &'a Reason,

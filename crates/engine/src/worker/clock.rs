@@ -20,7 +20,7 @@ pub struct Clock {
     ahead_ms: Cell<i64>,
 }
 
-/// Whether the event loop is in an iteration, which needs the time once.
+/// The state of an iteration of the event loop, which needs the time once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Iteration {
     /// It is in none: each caller reads the clock.

@@ -204,7 +204,7 @@ impl HandoverError {
         }
     }
 
-    /// Whether the other process has closed its end of the channel.
+    /// True if the other process has closed its end of the channel.
     pub fn is_closed(&self) -> bool {
         matches!(self, Self::Channel(error) if is_closed(error))
     }

@@ -138,7 +138,7 @@ impl SharedDictionaries {
         Ok(Keeping { jobs, keeper, maker })
     }
 
-    /// Whether the thread that stores dictionaries has ended before [`Self::finish`], which only a
+    /// True if the thread that stores dictionaries has ended before [`Self::finish`], which only a
     /// failure causes.
     pub fn keeper_has_died(&self) -> bool {
         self.keeping.get().is_some_and(|keeping| keeping.keeper.is_finished())

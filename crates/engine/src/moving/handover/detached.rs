@@ -130,7 +130,7 @@ impl Detached {
         std::iter::once(&self.client).chain(&self.upstream).chain(&self.further)
     }
 
-    /// Whether it takes bytes along that are not sent, or not opened, yet.
+    /// True if it takes bytes along that are not sent, or not opened, yet.
     #[cfg(test)]
     pub fn holds_bytes(&self) -> bool {
         let flow = match &self.relay {
