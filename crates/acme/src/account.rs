@@ -27,7 +27,7 @@ const _: () = assert!(CHANGE_TIMEOUT.as_secs() < LOCK_LIFETIME.as_secs());
 /// Between two attempts to finish a change that was interrupted, each of which asks the server six
 /// times. It is shorter than any order's own pause: orders that fail together share one attempt.
 const FINISH_PAUSE: Duration = Duration::from_mins(1);
-/// The same where the server refused the key: the earlier one serves most likely.
+/// The pause after the server refused the key: the earlier one serves most likely.
 const REFUSED_PAUSE: Duration = Duration::from_mins(10);
 /// How often a server refuses a key that another process may have told it, before the key is
 /// forgotten. That takes four hours at least. All parts of the server agree by then.

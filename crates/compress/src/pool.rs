@@ -310,7 +310,7 @@ const ENDED: CodingError = CodingError { coder: "pool", why: "used after its end
 /// Most idle contexts: a busy worker uses no more at once.
 const IDLE_MAX: usize = 8;
 
-/// The same for brotli, whose tables are the largest: two megabytes.
+/// Most idle contexts of brotli, whose tables are the largest: two megabytes.
 const BR_IDLE_MAX: usize = 2;
 
 /// Quality of dcb when it is not precomputed: a tenth more bytes than 9, in a quarter of the time.

@@ -86,7 +86,7 @@ impl Default for H2Limits {
 }
 
 impl H2Limits {
-    /// The same with each value within what the protocol allows.
+    /// These limits with each value within what the protocol allows.
     pub(crate) fn within(self) -> Self {
         Self {
             stream_window: self.stream_window.min(i32::MAX as u32),

@@ -20,7 +20,7 @@ pub(crate) enum Step<'a> {
     Need(usize),
     /// So many bytes are read.
     Used(usize),
-    /// The same, with an event.
+    /// So many bytes are read, and an event came.
     Event(usize, H2Event<'a>),
 }
 

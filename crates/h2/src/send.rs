@@ -108,7 +108,7 @@ impl H2Connection {
         }
     }
 
-    /// The same in one frame.
+    /// Bytes of data that may be sent on a stream now in one frame.
     pub fn room(&mut self, stream: u32) -> usize {
         self.window(stream).min(FRAME_BYTES_MAX)
     }

@@ -123,7 +123,7 @@ fn fault(fault: RequestFault) -> (Vec<u8>, End) {
     (words, End { outcome: Outcome::Refused, reason: request_reason(fault) })
 }
 
-/// The same URL with https://. It has the port of https, unless the client came to the port of this
+/// This URL with https://. It has the port of https, unless the client came to the port of this
 /// listener itself: where another machine translates ports, ours mean nothing to the client.
 fn location(uri: &http::Uri, (own_port, https_port): (Option<u16>, u16)) -> Option<HeaderValue> {
     let authority = uri.authority()?;

@@ -90,7 +90,7 @@ impl LeafKey {
         Zeroizing::new(PrivatePkcs8KeyDer::from(self.0.serialize_der()).into())
     }
 
-    /// The same as PEM.
+    /// The key as PEM.
     pub fn pem(&self) -> Zeroizing<String> {
         Zeroizing::new(self.0.serialize_pem())
     }

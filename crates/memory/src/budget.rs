@@ -40,7 +40,7 @@ pub const UPSTREAM_STREAM_BYTES: usize = 16 << 10;
 pub const UPSTREAM_RESTING_BYTES: usize = 384;
 /// Bytes that a connection to an upstream counts: the runtime's part.
 pub const UPSTREAM_BYTES: usize = 1 << 10;
-/// The same with TLS: keys and buffers, too.
+/// Bytes that one with TLS counts: keys and buffers, too.
 pub const UPSTREAM_TLS_BYTES: usize = 40 << 10;
 /// The smallest budget: less could not serve one client of each kind.
 const BYTES_MIN: usize = 4 << 20;

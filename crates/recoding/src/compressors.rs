@@ -68,7 +68,7 @@ impl Compressors {
         Self::with_budget(bytes_max.max(POOL_BYTES_MIN), shared, names, budget)
     }
 
-    /// The same compressors for another configuration's rules.
+    /// These compressors for another configuration's rules.
     #[must_use]
     pub fn reloaded(&self, names: Arc<DictionaryRules>) -> Self {
         Self { inner: Rc::new(Inner { names, ..(*self.inner).clone() }) }

@@ -23,7 +23,7 @@ use super::learning::{DecodedCoding, Learning};
 
 /// What Eyelet accepts, before what the client lists besides.
 const OWN: &str = "zstd, br, gzip";
-/// The same with a dictionary.
+/// Codings that it accepts with a dictionary.
 const OWN_WITH_DICTIONARY: &str = "dcz, dcb, zstd, br, gzip";
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 /// Fields that ask for a digest of the bytes as they are sent (RFC 9530 section 4).

@@ -39,8 +39,8 @@ pub enum Progress {
     Dial,
     /// Both directions have ended.
     Closed(End),
-    /// The same, but the client may still send bytes that are never read. They would cause a reset,
-    /// which must not overtake what the client was sent last.
+    /// Both have ended, but the client may still send bytes that are never read. They would cause
+    /// a reset, which must not overtake what the client was sent last.
     Linger(End),
     /// A side was reset or has failed: reset the other.
     Reset(End),

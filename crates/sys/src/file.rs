@@ -282,7 +282,7 @@ impl OwnFolder {
         self.write_beside(beside, content, Kept::Always, replace)
     }
 
-    /// The same for a file that may be lost with the machine's power, or be damaged then. Nothing
+    /// Writes a file that may be lost with the machine's power, or be damaged then. Nothing
     /// waits for the disk.
     pub fn write_unsynced(&self, name: &str, beside: &str, content: &[u8]) -> io::Result<()> {
         let replace = || Ok(fs::renameat(&self.0, beside, &self.0, name)?);

@@ -76,10 +76,10 @@ pub struct DecidedV1<'a> {
     /// The listener: its index in its configuration, and its name.
     #[serde(borrow)]
     pub listener: (u16, &'a str),
-    /// The same of the rule.
+    /// The rule: its index and its name.
     #[serde(borrow)]
     pub rule: Option<(u32, &'a str)>,
-    /// The same of the shadow rules that would have decided, with their outcomes.
+    /// The shadow rules that would have decided, with their outcomes.
     #[serde(borrow)]
     pub shadow: Vec<(u32, &'a str, OutcomeV1)>,
     /// The target of its CONNECT request.

@@ -59,7 +59,7 @@ impl Waiting {
         self.exchanges.capacity() * size_of::<ExchangeSpans>() + self.text_bytes
     }
 
-    /// The same with one more. A list that is full doubles.
+    /// Those bytes with one more. A list that is full doubles.
     fn bytes_with(&self, more: &ExchangeSpans) -> usize {
         let capacity = self.exchanges.capacity();
         let growth = if self.exchanges.len() == capacity { capacity } else { 0 };

@@ -44,7 +44,7 @@ const UNSETTLED_MIN: usize = 16;
 /// With fewer, a burst of streams dials for each request that finds none, which costs more than all
 /// else of a small request. Only connections that were busy at the same time are kept.
 const IDLE_MAX: usize = 512;
-/// The same while memory or descriptors are not plenty: a connection by TLS holds 40 KiB.
+/// Connections kept while memory or descriptors are not plenty: a connection by TLS holds 40 KiB.
 const IDLE_TIGHT_MAX: usize = 64;
 /// Requests that a worker holds while one upstream accepts no connection. Each holds a task of
 /// 9 KiB and at most 64 KiB of its body. Afterwards all dial at once, and common servers queue 511

@@ -73,7 +73,7 @@ pub enum CodedBodies {
 }
 
 impl CodedBodies {
-    /// The same after another response. `was_coded` is whether its request had a coded body.
+    /// Its state after another response. `was_coded` is whether its request had a coded body.
     pub fn after(self, response: &response::Parts, was_coded: bool) -> Self {
         let is_refusal = match response.status {
             // Without the field it refuses the type (RFC 7694 section 3).

@@ -118,7 +118,7 @@ impl<'a> ProxyRefusal<'a> {
         whole_response(&format!("{} {phrase} ({summary})", status.as_str()), &fields, &text)
     }
 
-    /// The same as a response to a request for an `http://` URL, which may keep its connection.
+    /// The response to a request for an `http://` URL, which may keep its connection.
     /// `status` is that of a request that is malformed, or that memory is too short for.
     pub fn page(&self, status: StatusCode, method: &Method) -> (response::Parts, Length, Bytes) {
         let status = match self.reason.class() {

@@ -89,7 +89,7 @@ impl Handle {
         poll_fn(|task| self.poll_ready(task, sides, bits)).await
     }
 
-    /// The same as a poll function.
+    /// [`Self::ready`] as a poll function.
     pub fn poll_ready(
         &self,
         task: &mut Context<'_>,
@@ -179,7 +179,7 @@ impl Handle {
         self.recv_from(CLIENT, into, max).await
     }
 
-    /// The same from either side.
+    /// Reads from either side.
     pub async fn recv_from(
         &self,
         side: Side,

@@ -196,7 +196,7 @@ pub enum HandoverError {
 }
 
 impl HandoverError {
-    /// The same error where no other process is at fault, but what a service manager keeps.
+    /// This error where no other process is at fault, but what a service manager keeps.
     pub fn of_store(self) -> Self {
         match self {
             Self::Channel(error) => Self::Stored(error),

@@ -129,7 +129,7 @@ impl Flow {
         never.unwrap_or(Reason::Internal("an inspected flight was stopped without a reason"))
     }
 
-    /// The same for a parked connection, if its bytes were refused. Bytes held back do not count as
+    /// The reason for a parked one, if its bytes were refused. Bytes held back do not count as
     /// moved.
     pub fn never(&mut self, info: &mut Parked) -> Option<Reason> {
         let partial_flight = self

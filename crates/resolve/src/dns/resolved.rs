@@ -39,7 +39,7 @@ impl Resolved {
         merge(before, Err(why), true, now_ms, history)
     }
 
-    /// The same because too many other questions were under way. Nobody may remember this of the
+    /// The result if too many other questions were under way. Nobody may remember this of the
     /// name.
     pub fn unasked(before: Option<&Self>, why: String, now_ms: u64, history: Duration) -> Self {
         Self { unasked: true, ..Self::failed(before, why, now_ms, history) }

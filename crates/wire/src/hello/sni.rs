@@ -257,7 +257,7 @@ fn host_name(mut body: Cursor<'_>) -> Result<Cow<'_, str>, SniFault> {
 }
 
 impl Sni<'_> {
-    /// The same without a borrow.
+    /// This name without a borrow.
     pub(super) fn into_owned(self) -> Sni<'static> {
         match self {
             Self::Absent => Sni::Absent,
