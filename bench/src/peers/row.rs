@@ -47,7 +47,7 @@ pub enum ServerMode {
 }
 
 impl ServerMode {
-    /// Whether its connections begin with a PROXY header.
+    /// True if its connections begin with a PROXY header.
     pub const fn has_destination(self) -> bool {
         matches!(self, Self::BlindTowards | Self::ByDns | Self::ByCertificate)
     }

@@ -146,7 +146,7 @@ fn vary(report: &mut ProbeReport, response: &ProbeResponse) {
     }
 }
 
-/// Whether a coded answer has the query in it, or why that cannot be told.
+/// Says if a coded answer has the query in it, or why that cannot be told.
 fn reflects(answer: io::Result<ProbeResponse>) -> Result<bool, String> {
     let response = answer.map_err(|error| format!("asked with a query: {error}"))?;
     let codings = response.codings();
@@ -174,7 +174,7 @@ fn breach(reflects: Result<bool, String>, response: &ProbeResponse, report: &mut
     }
 }
 
-/// Whether the connection is of use after the answer.
+/// The use of a connection after its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnceAnswered {
     /// It ends. The answer may end by that.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// Whether `ip` is an address of this host.
+/// True if `ip` is an address of this host.
 ///
 /// The kernel answers by a bind, which works for its own addresses only (ip(7)), unless
 /// net.ipv4.ip_nonlocal_bind allows all. So no list can be stale. If the kernel cannot be asked,
@@ -17,7 +17,7 @@ pub fn is_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether this host has a route to `ip`. Sends nothing: connecting a datagram socket only sets its
+/// True if this host has a route to `ip`. Sends nothing: connecting a datagram socket only sets its
 /// peer.
 pub fn has_route(ip: IpAddr) -> bool {
     let any: IpAddr = match ip {
