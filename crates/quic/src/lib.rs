@@ -2,8 +2,8 @@
 //! the client's ([`InitialReader`]) and writes those that refuse a client ([`refusal`]).
 //!
 //! An Initial packet is protected with keys that anybody can derive from the connection id (RFC
-//! 9001 5.2). rustls derives them. Headers, frames and the hello are read by `eyelet-wire`. There is
-//! no clock and no socket here.
+//! 9001 5.2). rustls derives them. `eyelet-wire` reads headers, frames and the hello. There is no
+//! clock and no socket here.
 
 mod keys;
 mod open;

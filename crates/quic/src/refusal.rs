@@ -27,7 +27,7 @@ pub const fn crypto_error(alert: AlertDescription) -> u64 {
 ///
 /// `client_dcid` and `client_scid` are the ids of the client's first packet. It has at most 90
 /// bytes. A client's first datagram has 1,200, so three times that many are never sent (RFC 9000
-/// 8.1) if each datagram of the client gets at most one. `None` never happens: the suite can seal it.
+/// 8.1) if each datagram of the client gets at most one. `None` never happens: the suite seals it.
 pub fn refusal(
     version: QuicVersion,
     client_dcid: &ConnectionId,

@@ -4,9 +4,8 @@ use rustls::quic::DirectionalKeys;
 
 use crate::open::NUMBER_BYTES_MAX;
 
-/// Appends the sealed payload to `packet`, a header that ends in the packet number, which begins at
-/// `number_at`, and protects the header. `None`: the payload is too short to be sampled, or too long
-/// to be sealed.
+/// Appends the sealed payload to `packet`, a header that ends in the packet number, and protects the
+/// header. The number begins at `number_at`. `None`: the payload is too short or too long.
 pub(crate) fn seal(
     keys: &DirectionalKeys,
     mut packet: Vec<u8>,

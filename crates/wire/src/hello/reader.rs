@@ -51,8 +51,8 @@ impl HelloReader {
     }
 }
 
-/// Reads a ClientHello without records, as QUIC carries it (RFC 9001 4). `stream` is the begin of the
-/// CRYPTO stream, as far as it has no gap. Never [`Peek::NotTls`].
+/// Reads a ClientHello without records, as QUIC carries it (RFC 9001 4). `stream` is the begin of
+/// the CRYPTO stream, as far as it has no gap. Never [`Peek::NotTls`].
 pub fn peek_message(stream: &[u8], hello_bytes_max: usize) -> Peek<'_> {
     let len = match message_bytes(CLIENT_HELLO, hello_bytes_max, stream) {
         Ok(len) => len.unwrap_or(MESSAGE_HEADER_LEN),

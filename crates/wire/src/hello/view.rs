@@ -37,6 +37,16 @@ pub enum Transport {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ProtocolName<'a>(&'a [u8]);
 
+/// As rules and access lines write it.
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Quic => "quic",
+        })
+    }
+}
+
 /// Whether this cipher suite, group, extension, version or signature scheme is a GREASE value,
 /// which clients add to keep servers tolerant (RFC 8701): `0x?A?A` with equal bytes.
 pub const fn is_grease(value: u16) -> bool {
