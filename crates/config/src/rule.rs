@@ -15,6 +15,7 @@ use crate::rules::lists::ListReader;
 use crate::rules::matchers::{self, Matchers};
 use crate::rules::mint::{self, MINT};
 use crate::rules::originate;
+use crate::rules::quic;
 use crate::rules::requests;
 use crate::rules::upstreams;
 use crate::sections::acme::{ACME, AcmeRules};
@@ -72,6 +73,7 @@ pub(super) fn read<'t>(
     check_fit(section, kind, then);
     originate::fit_listeners(section, listeners, &mut matchers, kind.asks_of_plain());
     originate::check_clients(section, listeners, &matchers.listeners);
+    quic::check(section, listeners, &matchers);
     let mut shown = Vec::new();
     let (mut action, mut needs) = match then {
         Kind::Originate => {
@@ -570,7 +572,7 @@ fn known_keys() -> Vec<&'static str> {
 }
 
 /// The keys of every rule.
-const COMMON_KEYS: [&str; 26] = [
+const COMMON_KEYS: [&str; 27] = [
     "action",
     "alpn",
     "certificate_issuer",
@@ -597,6 +599,7 @@ const COMMON_KEYS: [&str; 26] = [
     "sni_verified",
     "tls_compression",
     "tls_version_max",
+    "transport",
 ];
 
 /// The keys of rules with certain actions.

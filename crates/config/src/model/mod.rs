@@ -44,6 +44,8 @@ pub struct Listener {
     pub defer_accept: bool,
     /// True if its clients, which dialled elsewhere, speak HTTP without TLS.
     pub plain_http: bool,
+    /// True if QUIC is read at its address, too.
+    pub quic: bool,
     /// True if its socket is in another network, so that no address here leads to it.
     pub is_apart: bool,
 }

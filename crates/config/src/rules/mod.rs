@@ -5,6 +5,7 @@ pub mod lists;
 pub(crate) mod matchers;
 pub(crate) mod mint;
 pub(crate) mod originate;
+pub(crate) mod quic;
 mod requester;
 pub(crate) mod requests;
 pub(crate) mod upstreams;

@@ -26,6 +26,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&["base64", "brotli", "bytes", "flate2", "http", "thiserror", "zstd-safe"]),
     ),
     ("crates/h2", Some(&["zeroize"])),
+    ("crates/quic", Some(&["eyelet-wire", "rustls"])),
     ("crates/record", Some(&["aws-lc-rs", "eyelet-wire", "ring", "thiserror", "zeroize"])),
     ("crates/sys", Some(&["allocator-api2", "libc", "rustix", "sd-notify"])),
     (
