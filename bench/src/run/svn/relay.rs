@@ -179,7 +179,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Pieces under way: 64 MiB, more than any window of these connections, so that without a rate the
 /// line never limits one.
 const PIECES_MAX: usize = 1024;
-/// What a line may carry at once after it was idle: what a late timer costs, and no more.
+/// Time that a line makes up for after it was idle: what a late timer costs, and no more.
 const BURST: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
