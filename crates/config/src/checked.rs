@@ -4,8 +4,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use crate::files::read;
+use crate::model::dns::Dns;
 use crate::model::{
-    Action, CertificateSource, Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener,
+    Action, CertificateSource, Dictionaries, EvidenceSettings, HttpLimits, Limits, Listener,
     LogSettings, Tickets,
 };
 use crate::rules::RuleList;

@@ -1,5 +1,6 @@
 //! The checked configuration as values, after defaults.
 
+pub mod dns;
 pub(crate) mod headers;
 pub(crate) mod listen_address;
 pub(crate) mod values;
@@ -617,13 +618,6 @@ pub enum Access {
     Off,
     /// A file, appended to.
     File(PathBuf),
-}
-
-/// The resolvers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dns {
-    /// Empty: the system's.
-    pub servers: Vec<SocketAddr>,
 }
 
 /// The settings of how evidence for names is gathered.

@@ -14,9 +14,9 @@ use toml::de::DeValue;
 
 use crate::document::reader::{Place, Section};
 use crate::files::Files;
+use crate::model::dns::{Dns, name_server};
 use crate::model::{
-    Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, HttpLimits, Limits, LogFormat, LogSettings,
-    Tickets,
+    Access, EvidenceSettings, HELLO_BYTES_MAX, HttpLimits, Limits, LogFormat, LogSettings, Tickets,
 };
 use crate::model::{headers, values};
 
@@ -103,9 +103,21 @@ fn check_access_log(at: Place<'_>, path: &Path) {
     }
 }
 
-pub(crate) fn dns(document: &Section<'_>) -> Dns {
-    let Some(section) = document.known("dns", "[dns]", &["servers"]) else { return Dns::default() };
-    Dns { servers: section.each_parsed("servers", values::dns_server) }
+pub(crate) fn dns(document: &Section<'_>, files: &mut Files) -> Dns {
+    let Some(section) = document.known("dns", "[dns]", &DNS_KEYS) else { return Dns::default() };
+    let dns = Dns {
+        servers: section.each_parsed("servers", name_server),
+        ca: section.text("ca").map(|text| files.check_authorities(text)),
+    };
+    if dns.ca.is_some() && !dns.is_any_secure() {
+        let message = "no resolver of `servers` is asked over TLS, so `ca` has no effect";
+        section.value_at("ca").warning(message);
+    }
+    if dns.is_any_secure() && dns.is_any_clear() {
+        let message = "if the resolvers over TLS fail, names are sent in clear to the others";
+        section.value_at("servers").warning(message);
+    }
+    dns
 }
 
 pub(crate) fn evidence(document: &Section<'_>, files: &mut Files) -> EvidenceSettings {
@@ -149,14 +161,6 @@ pub(crate) fn duration(
 ) -> Option<Duration> {
     let text = section.text_of(key, "a duration with its unit, as in \"30s\"")?;
     text.parse(|text| values::duration(text, range))
-}
-
-impl Dns {
-    /// The system's files that say how names are looked up.
-    pub const fn system_files(&self) -> &'static [&'static str] {
-        const FILES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
-        if self.servers.is_empty() { &FILES } else { FILES.split_at(1).0 }
-    }
 }
 
 /// Bytes: a whole number, or a text with a unit.
@@ -241,6 +245,8 @@ const HTTP_KEYS: [&str; 8] = [
 ];
 
 const LOG_KEYS: [&str; 4] = ["access", "decided", "format", "ja4"];
+
+const DNS_KEYS: [&str; 2] = ["ca", "servers"];
 
 const EVIDENCE_KEYS: [&str; 3] = ["ca", "history", "timeout"];
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use eyelet_config::{Config, Depth, Diagnostic, Loaded, Severity};
+use eyelet_resolve::dns::secure::SecureDns;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::roots::EvidenceRoots;
 
@@ -26,6 +27,9 @@ pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
 fn lacks(config: &Config) -> Option<String> {
     if let Err(error) = ClientConfigs::new(config, None) {
         return Some(error.to_string());
+    }
+    if let Err(error) = SecureDns::new(&config.dns) {
+        return Some(format!("[dns] ca: {error}"));
     }
     let asks = config.policy.asks_certificate() || config.mints();
     let roots = asks.then(|| EvidenceRoots::new(config.evidence.ca.as_deref()));

@@ -56,6 +56,7 @@ mod reload;
 mod renewal;
 mod resolvers;
 mod secrets;
+mod secure_dns;
 mod service;
 mod shadow;
 mod socks;

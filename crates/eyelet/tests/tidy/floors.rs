@@ -237,9 +237,11 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/resolve",
         Some(&[
+            "base64",
             "eyelet-balance",
             "eyelet-config",
             "eyelet-engine",
+            "eyelet-h2",
             "eyelet-memory",
             "eyelet-policy",
             "eyelet-sys",
@@ -254,6 +256,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "rustls-pki-types",
             "thiserror",
             "tokio",
+            "tokio-rustls",
             "x509-parser",
         ]),
     ),
