@@ -83,6 +83,8 @@ pub enum Reason {
     MixedFamilies,
     /// The upstream's name has no address.
     NoAddress,
+    /// No address of this host is left to dial from.
+    NoLocalPort(Detail),
     /// The rule splices to a destination or name that the connection does not have.
     NoDestination,
     /// There is no certificate for the name, for this reason.
@@ -255,6 +257,7 @@ impl Reason {
             | Self::UpstreamAlert(_)
             | Self::UpstreamNotTls
             | Self::UpstreamTls(_)
+            | Self::NoLocalPort(_)
             | Self::UpstreamUnread => Class::Unreachable,
         }
     }
@@ -267,7 +270,7 @@ impl Reason {
                 Peer::Upstream => Party::Upstream,
             },
             Self::LacksFacts(lacks) => lacks.refusal.whose(),
-            Self::Unregistered(_) => Party::Operator,
+            Self::NoLocalPort(_) | Self::Unregistered(_) => Party::Operator,
             Self::Misdirected(_)
             | Self::NoUser(_)
             | Self::Placeholder(_)
