@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::files::read;
 use crate::model::dns::Dns;
+use crate::model::limits::{HttpLimits, Limits};
 use crate::model::{
-    Action, CertificateSource, Dictionaries, EvidenceSettings, HttpLimits, Limits, Listener,
-    LogSettings, Tickets,
+    Action, CertificateSource, Dictionaries, EvidenceSettings, Listener, LogSettings, Tickets,
 };
 use crate::rules::RuleList;
 use crate::rules::lists::ListFiles;

@@ -8,6 +8,7 @@ pub(crate) mod originate;
 pub(crate) mod quic;
 mod requester;
 pub(crate) mod requests;
+pub(crate) mod sources;
 pub(crate) mod upstreams;
 
 use std::collections::HashMap;
