@@ -3,8 +3,8 @@
 use eyelet_wire::quic::{QuicFault, QuicPacket};
 use rustls::quic::DirectionalKeys;
 
-/// Where the sample for header protection begins behind the packet number's first byte: after the
-/// longest packet number (RFC 9001 5.4.2).
+/// Longest packet number. The sample for header protection begins behind one of this length,
+/// whatever the length is (RFC 9001 5.4.2).
 pub(crate) const NUMBER_BYTES_MAX: usize = 4;
 
 /// The reserved bits of a long header, readable without protection (RFC 9000 17.2).
@@ -61,5 +61,25 @@ fn whole_number(truncated: u64, len: usize, largest: Option<u64>) -> u64 {
         candidate - window
     } else {
         candidate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_number;
+
+    /// RFC 9000 A.3, and the ends of the range.
+    #[test]
+    fn packet_numbers_are_completed() {
+        for (truncated, len, largest, whole) in [
+            (0x9b32, 2, Some(0xa82f_30ea), 0xa82f_9b32),
+            (0, 1, None, 0),
+            (255, 1, None, 255),
+            (0, 1, Some(255), 256),
+            (250, 1, Some(256), 250),
+            (1, 4, Some(u64::from(u32::MAX)), 1 << 32 | 1),
+        ] {
+            assert_eq!(whole_number(truncated, len, largest), whole, "{truncated} of {len}");
+        }
     }
 }

@@ -4,8 +4,8 @@ use rustls::quic::DirectionalKeys;
 
 use crate::open::NUMBER_BYTES_MAX;
 
-/// Appends the sealed payload to `packet`, a header that ends in the packet number, and protects the
-/// header. The number begins at `number_at`. `None`: the payload is too short or too long.
+/// Appends the sealed payload to `packet`, a header that ends in the packet number, and protects
+/// the header. The number begins at `number_at`. `None`: the payload is too short or too long.
 pub(crate) fn seal(
     keys: &DirectionalKeys,
     mut packet: Vec<u8>,

@@ -2,6 +2,11 @@
 //! refusal as a client reads it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bad;
+mod clients;
+mod made;
+mod orders;
+mod refused;
 mod vectors;
 
 use eyelet_wire::hello::{Hello, Sni};

@@ -48,7 +48,7 @@ pub struct Listener {
     pub plain_http: bool,
     /// True if QUIC is read at its address, too.
     pub quic: bool,
-    /// True if its socket is in another network, so that no address here leads to it.
+    /// True if its socket is in another network: no address here leads to it.
     pub is_apart: bool,
 }
 
@@ -115,8 +115,7 @@ impl Action {
 /// `action = "originate"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Originate {
-    /// Its upstreams, all `https://` or all `tls://`, and how they are asked. What a handshake with
-    /// a client needs has no effect here.
+    /// Its upstreams, all `https://` or all `tls://`, and how they are asked: no client's handshake.
     pub requests: Terminate,
     /// Host and port of the upstream, as in its Host field. Port 443 is left out.
     pub authority: Box<str>,

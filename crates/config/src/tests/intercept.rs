@@ -1,4 +1,4 @@
-//! Listeners that intercept, and rules for some of them: destinations, CONNECT, sources, QUIC. Messages
+//! Listeners that intercept, and rules for some of them: destinations, CONNECT, QUIC. Messages
 //! are compared exactly.
 
 use super::{LISTENER, read, said, said_below_listener};

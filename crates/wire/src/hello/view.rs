@@ -37,7 +37,7 @@ pub enum Transport {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ProtocolName<'a>(&'a [u8]);
 
-/// As rules and access lines write it.
+/// `tcp` or `quic`, the spelling of rules and access lines.
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,5 +1,5 @@
-//! What can be wrong with a datagram of QUIC, and the answer that the client gets. Every fault is
-//! the client's; two of them are limits of ours.
+//! The faults of a datagram of QUIC, and the answer that the client gets. Every fault is the
+//! client's; some are limits of ours.
 
 use super::CRYPTO_ERROR;
 use crate::fault::Malformed;
@@ -54,7 +54,7 @@ pub enum QuicFault {
     TooManyPieces,
     /// CRYPTO bytes lie behind the longest hello that is read.
     CryptoTooFar {
-        /// Where the frame ends in the stream.
+        /// Offset in the stream at which the frame ends.
         end: u64,
     },
     /// The hello itself is wrong.

@@ -24,7 +24,7 @@ pub enum InitialFrame<'a> {
     Ack,
     /// Bytes of the handshake.
     Crypto {
-        /// Where they lie in the stream.
+        /// Their offset in the stream.
         at: u64,
         /// The bytes.
         bytes: &'a [u8],

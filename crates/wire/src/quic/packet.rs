@@ -26,7 +26,7 @@ pub enum QuicVersion {
 /// A packet of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuicPacket<'a> {
-    /// What is readable without keys.
+    /// The part that is readable without keys.
     pub header: QuicHeader<'a>,
     /// The packet from its first byte to its end.
     pub bytes: &'a [u8],
@@ -42,7 +42,7 @@ pub enum QuicHeader<'a> {
     /// A short header. Its destination id follows the first byte; only who chose the id knows its
     /// length.
     Short {
-        /// What follows the first byte.
+        /// The bytes after the first.
         id_and_rest: &'a [u8],
     },
 }
@@ -110,7 +110,7 @@ impl QuicVersion {
 /// The packets of a datagram, in order. It ends with the first fault, and with a packet that has no
 /// length of its own.
 ///
-/// What follows a packet may be padding: zeros look like a short header. Packets with long headers
+/// Padding may follow a packet: zeros look like a short header. Packets with long headers
 /// must all have the same destination id (RFC 9000 12.2).
 pub fn packets(datagram: &[u8]) -> impl Iterator<Item = Result<QuicPacket<'_>, QuicFault>> {
     let mut left = datagram;

@@ -513,5 +513,5 @@ fn datagrams_of_quic() {
     }
 }
 
-/// What a file is said to be that has no datagrams.
+/// The message about a file that has no datagrams.
 const NEITHER: &str = "neither a capture (pcap) nor datagrams in hex, with an empty line between";
