@@ -462,7 +462,8 @@ fn names(file: &Path) -> io::Result<[String; 2]> {
     Ok([name(&file.canonicalize()?), name(&std::path::absolute(file)?)])
 }
 
-fn name(path: &Path) -> String {
+/// A name for what belongs to this path.
+pub fn name(path: &Path) -> String {
     let digest = digest(&SHA256, path.as_os_str().as_bytes());
     let mut name = String::new();
     // Writing into a string cannot fail.
