@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tracing::Level;
 
 use crate::command::train::{self, DictionaryCommand};
-use crate::command::{demo, explain, held, local, passwd, run, sandbox};
+use crate::command::{demo, doctor, explain, held, local, passwd, run, sandbox};
 use crate::process::control::Control;
 use crate::process::diagnostics::{self, Diagnostics};
 use crate::process::serve::Running;
@@ -100,6 +100,11 @@ enum Command {
     /// Prints a line for each: its URL, where its application listens, the process that serves it,
     /// and the folder where that was started. Exit status: 0, or 1 if an edge does not answer.
     List,
+    /// Say what keeps local HTTPS from working on this machine, and how to mend it
+    ///
+    /// Prints a line for each thing: ok, note, bad, or none for a program that is not here. Below
+    /// what is bad is the command that mends it. Exit status: 0 if nothing is bad, else 1.
+    Doctor(doctor::DoctorArgs),
     /// End the `eyelet run` or `eyelet proxy` that has this name
     ///
     /// As SIGTERM does: an application has 10 s to end. Exit status: 0 when it has ended, or 1 if
@@ -223,6 +228,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Proxy(args) => run::proxy(&args, diagnostics),
         Command::List => run::list(&mut io::stdout()),
         Command::Stop(args) => run::stop(&args),
+        Command::Doctor(args) => doctor::doctor(&args, &mut io::stdout()),
         Command::SharedEdge { socket } => run::shared::serve(socket),
         Command::Sandbox(args) => sandbox::run(&args, diagnostics),
         Command::Learn(args) => sandbox::learn(&args, &mut io::stdout()),

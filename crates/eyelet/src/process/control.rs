@@ -462,9 +462,13 @@ fn names(file: &Path) -> io::Result<[String; 2]> {
     Ok([name(&file.canonicalize()?), name(&std::path::absolute(file)?)])
 }
 
-/// A name for what belongs to this path.
-pub fn name(path: &Path) -> String {
-    let digest = digest(&SHA256, path.as_os_str().as_bytes());
+fn name(path: &Path) -> String {
+    digest_name(path.as_os_str().as_bytes())
+}
+
+/// A file's name for what belongs to these bytes.
+pub fn digest_name(bytes: &[u8]) -> String {
+    let digest = digest(&SHA256, bytes);
     let mut name = String::new();
     // Writing into a string cannot fail.
     digest.as_ref().iter().take(NAME_BYTES).for_each(|byte| _ = write!(name, "{byte:02x}"));

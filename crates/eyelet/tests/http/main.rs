@@ -42,6 +42,7 @@ mod run_memory;
 mod run_ports;
 mod run_scheme;
 mod run_shared;
+mod run_trust;
 mod spellings;
 mod strict;
 mod svn;

@@ -13,16 +13,16 @@ use crate::support::program::skip;
 use crate::support::{Folder, Machine, SOON, Said, Talk, need, output, until};
 
 /// A network of its own, where port 8443 is free, and a user's folders.
-struct Network {
+pub struct Network {
     holder: Talk,
-    folder: Folder,
+    pub folder: Folder,
     /// The user, if it is not root.
     user: Option<&'static str>,
 }
 
 impl Network {
     /// `None`, and says so, where that cannot be had.
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             skip("network namespaces need root");
             return None;
@@ -38,9 +38,14 @@ impl Network {
         Some(Self { holder, folder: Folder::new(), user: None })
     }
 
-    fn inside(&self, program: &str) -> Command {
+    /// The option that leads `nsenter` there.
+    pub fn path(&self) -> String {
+        format!("--net=/proc/{}/ns/net", self.holder.pid().as_raw_nonzero())
+    }
+
+    pub fn inside(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.holder.pid().as_raw_nonzero()));
+        command.arg(self.path());
         command.args(["setpriv", "--bounding-set=-net_bind_service"]);
         if let Some(user) = self.user {
             command.args(["--reuid", user, "--regid", user, "--clear-groups"]);
@@ -50,7 +55,7 @@ impl Network {
         command
     }
 
-    fn eyelet(&self, words: &str) -> Command {
+    pub fn eyelet(&self, words: &str) -> Command {
         let mut command = self.inside(env!("CARGO_BIN_EXE_eyelet"));
         let mut words = words.split(' ');
         let first = words.next().unwrap();
@@ -63,7 +68,7 @@ impl Network {
     }
 
     /// An `eyelet run` of an application that answers with its process, in this folder.
-    fn run(&self, options: &str, folder: &str) -> Talk {
+    pub fn run(&self, options: &str, folder: &str) -> Talk {
         let folder = self.folder.path().join(folder);
         std::fs::create_dir_all(&folder).unwrap();
         let words = format!("run {options}-- node {} port", program("app.js"));
@@ -107,7 +112,7 @@ fn is_alive(pid: Pid) -> bool {
 }
 
 /// The process that a run has started.
-fn application(run: &Talk) -> String {
+pub fn application(run: &Talk) -> String {
     let said = run.said();
     let rest = said.split_once("(process ").unwrap().1;
     format!("pid {} ", rest.split(')').next().unwrap())

@@ -226,6 +226,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "parking_lot",
             "quinn-udp",
             "rustix",
+            "rustls-pki-types",
             "seccompiler",
             "serde",
             "serde_json",

@@ -22,7 +22,7 @@ pub(super) struct Certificate {
     /// Whose it is, in one line.
     pub(super) said: String,
     /// The local authority's own, if that signs it.
-    authority: Option<PathBuf>,
+    pub(super) authority: Option<PathBuf>,
     /// Whether clients must show one, too.
     asks_client: bool,
 }

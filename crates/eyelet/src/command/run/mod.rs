@@ -10,6 +10,7 @@ mod plan;
 pub(crate) mod ports;
 mod served;
 pub(crate) mod shared;
+mod trust;
 
 use std::error::Error;
 use std::fs;
@@ -64,6 +65,11 @@ pub fn stop(args: &StopArgs) -> ExitCode {
     shared::stop(&args.name)
 }
 
+/// The name that a project in the present folder has.
+pub(crate) fn name_here() -> String {
+    name::of_folder(&shared::own_folder())
+}
+
 fn exit(screen: &Screen<'_>, done: Result<u8, Box<dyn Error>>) -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
@@ -90,15 +96,19 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     {
         return Err(format!("--listen {listen}: port {port} is the command's, by --port").into());
     }
-    let name = args.name.clone().unwrap_or_else(|| name::of_folder(&shared::own_folder()));
+    let name = args.name.clone().unwrap_or_else(name_here);
     let port = match args.port {
         Some(port) => ports::check_free(port)?,
         None => eyelet_child::free_port()?,
     };
     let certificate = certificate::certificate(&args.edge, &[&name], Some("--name"))?;
     let rules = vec![plan::rule_of_run(args, (&name, port), &certificate)];
-    let application =
-        Application { command: args.command.clone(), port, watch: args.watch.clone() };
+    let application = Application {
+        command: args.command.clone(),
+        port,
+        watch: args.watch.clone(),
+        variables: Vec::new(),
+    };
     let wanted = Wanted { edge: &args.edge, rules, kept: vec![port], certificate: &certificate };
     serve(wanted, Work::Runs(application), screen)
 }
@@ -160,7 +170,14 @@ fn serve(wanted: Wanted<'_>, work: Work, screen: &Screen<'_>) -> Result<u8, Box<
         let first = (first, urls.first().map_or("", String::as_str));
         wanted.certificate.lines(first, address).iter().for_each(|line| screen.say(line));
         let application = match work {
-            Work::Runs(application) => Some(application),
+            Work::Runs(mut application) => {
+                application.variables =
+                    trust::variables(wanted.certificate, |text| screen.say(text));
+                if let Some(url) = urls.first() {
+                    application.variables.push(("EYELET_URL".into(), url.into()));
+                }
+                Some(application)
+            }
             Work::IsThere => None,
             Work::Background => return Ok(0),
         };

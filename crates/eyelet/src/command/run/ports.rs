@@ -9,7 +9,7 @@ use eyelet_config::is_loopback_name;
 use eyelet_edge::snapshot::listen::ListenError;
 
 /// The port of https, and the one of users without the right to that.
-pub(super) const HTTPS: [u16; 2] = [443, 8443];
+pub(crate) const HTTPS: [u16; 2] = [443, 8443];
 /// The port of http. It has no second one: few people type 8080 to be redirected, and many
 /// applications want it.
 const HTTP: u16 = 80;

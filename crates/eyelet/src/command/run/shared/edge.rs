@@ -415,7 +415,7 @@ impl SharedEdge {
             std::mem::take(&mut self.stops).into_iter().partition(|(project, _)| *project == id);
         self.stops = waiting;
         let ended: Vec<(u64, u64)> = ended;
-        ended.iter().for_each(|(_, asker)| self.answer(*asker, Answer::Done));
+        ended.iter().for_each(|(_, client)| self.answer(*client, Answer::Done));
     }
 }
 

@@ -22,16 +22,16 @@ const TRIES: usize = 3;
 const SAID_MAX: usize = 64;
 
 /// The lease of a project.
-pub(in crate::command::run) struct Lease {
+pub(crate) struct Lease {
     link: Link,
     /// Where the edge listens.
-    pub(in crate::command::run) addresses: Vec<SocketAddr>,
+    pub(crate) addresses: Vec<SocketAddr>,
     /// Events that came before an answer.
     early: VecDeque<LeaseEvent>,
 }
 
 /// An error that keeps a project from joining a shared edge.
-pub(in crate::command::run) enum JoinError {
+pub(crate) enum JoinError {
     /// There is no folder for its socket, or it cannot be started: a project alone needs none.
     NoPlace(io::Error),
     /// The edge does not take the project.
@@ -39,7 +39,7 @@ pub(in crate::command::run) enum JoinError {
 }
 
 /// What a shared edge says by itself.
-pub(in crate::command::run) enum LeaseEvent {
+pub(crate) enum LeaseEvent {
     /// A line to print.
     Said(String),
     /// To end, by `eyelet stop`.
@@ -50,7 +50,7 @@ pub(in crate::command::run) enum LeaseEvent {
 
 impl Lease {
     /// Joins the edge for this authority. Starts it if there is none. Returns notes, too.
-    pub(in crate::command::run) async fn join(
+    pub(crate) async fn join(
         is_loopback: bool,
         joining: Joining,
     ) -> Result<(Self, Vec<String>), JoinError> {
@@ -82,7 +82,7 @@ impl Lease {
     }
 
     /// Has the edge send requests there.
-    pub(in crate::command::run) async fn lead_to(&mut self, upstream: &str) -> Result<(), String> {
+    pub(crate) async fn lead_to(&mut self, upstream: &str) -> Result<(), String> {
         match self.ask(&Request::LeadTo(upstream.to_owned())).await {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Failed(why)) => Err(why),
@@ -92,7 +92,7 @@ impl Lease {
     }
 
     /// The memory of TLS, as a line.
-    pub(in crate::command::run) async fn memory(&mut self) -> String {
+    pub(crate) async fn memory(&mut self) -> String {
         match self.ask(&Request::Memory).await {
             Ok(Answer::Memory(line)) => line,
             _ => "memory of TLS: the shared edge does not answer".into(),
@@ -100,7 +100,7 @@ impl Lease {
     }
 
     /// The next event. Dropping the future loses nothing.
-    pub(in crate::command::run) async fn next(&mut self) -> LeaseEvent {
+    pub(crate) async fn next(&mut self) -> LeaseEvent {
         if let Some(event) = self.early.pop_front() {
             return event;
         }
@@ -117,7 +117,7 @@ impl Lease {
     }
 
     /// Leaves the edge. Returns when it has forgotten the project.
-    pub(in crate::command::run) async fn leave(mut self) {
+    pub(crate) async fn leave(mut self) {
         let gone = async {
             self.link.finish().await?;
             while self.link.receive::<Answer>().await?.is_some() {}
@@ -220,11 +220,11 @@ async fn ask_one(stream: tokio::net::UnixStream, request: &Request) -> Result<An
 }
 
 /// Whether these are names of this machine only.
-pub(in crate::command::run) fn is_loopback(names: &[&str]) -> bool {
+pub(crate) fn is_loopback(names: &[&str]) -> bool {
     names.iter().all(|name| eyelet_config::is_loopback_name(name))
 }
 
 /// The folder that `list` shows for a project that is started here.
-pub(in crate::command::run) fn own_folder() -> std::path::PathBuf {
+pub(crate) fn own_folder() -> std::path::PathBuf {
     std::env::current_dir().unwrap_or_else(|_| Path::new("/").to_owned())
 }

@@ -55,21 +55,21 @@ pub(super) enum Request {
 
 /// A project that joins: an `eyelet run` or an `eyelet proxy`.
 #[derive(Debug, Deserialize, Serialize)]
-pub(in crate::command::run) struct Joining {
+pub(crate) struct Joining {
     /// Its folder.
-    pub(in crate::command::run) folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// The folder of its local authority: the same for all projects of an edge.
-    pub(in crate::command::run) authority: PathBuf,
-    pub(in crate::command::run) rules: Vec<PlannedRule>,
+    pub(crate) authority: PathBuf,
+    pub(crate) rules: Vec<PlannedRule>,
     /// Names of its sites that the local authority may sign beyond what each one may.
-    pub(in crate::command::run) permits: Vec<String>,
+    pub(crate) permits: Vec<String>,
     /// Ports that its applications want.
-    pub(in crate::command::run) kept: Vec<u16>,
-    pub(in crate::command::run) kind: ProjectKind,
+    pub(crate) kept: Vec<u16>,
+    pub(crate) kind: ProjectKind,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(in crate::command::run) enum ProjectKind {
+pub(crate) enum ProjectKind {
     /// It starts its application, and says where that listens.
     Run,
     /// Its applications run already.

@@ -4,6 +4,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,10 @@ impl Place {
         // Who can write to it could answer in the edge's place.
         OwnFolder::open(&folder)?;
         let scope = if is_loopback { "loopback" } else { "all" };
-        let name = format!("shared.{}.{scope}.sock", control::name(authority));
+        let name = format!(
+            "shared.{}.{scope}.sock",
+            control::digest_name(authority.as_os_str().as_bytes())
+        );
         Ok(Self { socket: folder.join(name) })
     }
 
