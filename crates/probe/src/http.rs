@@ -146,7 +146,7 @@ fn vary(report: &mut ProbeReport, response: &ProbeResponse) {
     }
 }
 
-/// Says if a coded answer has the query in it, or why that cannot be told.
+/// Whether a coded answer has the query in it, or why that cannot be told.
 fn reflects(answer: io::Result<ProbeResponse>) -> Result<bool, String> {
     let response = answer.map_err(|error| format!("asked with a query: {error}"))?;
     let codings = response.codings();
@@ -181,7 +181,7 @@ fn breach(reflects: Result<bool, String>, response: &ProbeResponse, report: &mut
     }
 }
 
-/// True if an answer may have a secret in it: by a cookie or a login it knows who asks.
+/// Whether an answer may have a secret in it: by a cookie or a login it knows who asks.
 fn may_have_secret(response: &ProbeResponse) -> bool {
     let varies = |(name, value): &(String, String)| {
         let mut names = value.split(',').map(str::trim);
@@ -196,7 +196,7 @@ fn may_have_secret(response: &ProbeResponse) -> bool {
         || response.fields.iter().any(|field| varies(field) || is_private(field))
 }
 
-/// The use of a connection after its answer.
+/// Whether the connection is of use after the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnceAnswered {
     /// It ends. The answer may end by that.

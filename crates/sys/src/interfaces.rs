@@ -27,6 +27,19 @@ pub fn has_route(ip: IpAddr) -> bool {
     UdpSocket::bind((any, 0)).is_ok_and(|socket| socket.connect((ip, DISCARD_PORT)).is_ok())
 }
 
+/// The address from which this host dials others of its network: that of its default route. Sends
+/// nothing, as [`has_route`].
+pub fn own_address() -> Option<Ipv4Addr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect((ELSEWHERE, DISCARD_PORT)).ok()?;
+    match socket.local_addr().ok()?.ip() {
+        IpAddr::V4(ip) if !ip.is_unspecified() && !ip.is_loopback() => Some(ip),
+        _ => None,
+    }
+}
+
+/// An address of no machine (RFC 5737).
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// The discard service's port; any other would do.
 const DISCARD_PORT: u16 = 9;
 

@@ -246,7 +246,7 @@ https.createServer({ cert: fs.readFileSync(certificate), key: fs.readFileSync(ke
 "#;
 
 /// The planted faults: an error for gzip, no answer for zstd, and the query in an answer that is
-/// compressed by br alone.
+/// compressed by br alone and sets a cookie.
 const BROKEN: &str = r#"
 const fs = require("fs"), zlib = require("zlib"), https = require("https");
 const [certificate, key] = process.argv.slice(1);
@@ -256,8 +256,8 @@ https.createServer({ cert: fs.readFileSync(certificate), key: fs.readFileSync(ke
   if (coding == "zstd") return q.socket.destroy();
   if (coding == "gzip") return a.writeHead(500).end();
   if (coding != "br") return a.end(page);
-  a.writeHead(200, { "Content-Encoding": "br", "Vary": "Accept-Encoding" });
-  a.end(zlib.brotliCompressSync(page));
+  const fields = { "Content-Encoding": "br", "Vary": "Accept-Encoding", "Set-Cookie": "a=b" };
+  a.writeHead(200, fields).end(zlib.brotliCompressSync(page));
 }).listen(0, "127.0.0.1", function () { console.log("port " + this.address().port + ";"); });
 "#;
 

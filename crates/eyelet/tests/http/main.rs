@@ -41,6 +41,7 @@ mod run;
 mod run_memory;
 mod run_ports;
 mod run_scheme;
+mod run_share;
 mod run_shared;
 mod run_trust;
 mod spellings;

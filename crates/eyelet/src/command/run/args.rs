@@ -43,6 +43,11 @@ pub struct RunArgs {
     /// The port that the command listens on; without it a free one
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: Option<u16>,
+    /// Let other machines of this network reach it, such as phones: `lan`, or an address of this
+    /// machine. A page at port 80 has the certificate that they must trust
+    #[arg(long, value_name = "lan|ADDR", value_parser = share)]
+    #[arg(conflicts_with_all = ["listen", "certificate", "tcp"])]
+    pub(super) share: Option<IpAddr>,
     /// Start the command again when a file in this folder changes
     #[arg(long, value_name = "DIR")]
     pub(super) watch: Vec<PathBuf>,
@@ -141,6 +146,27 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "expected an address and a port, such as 127.0.0.1:8443 or 0.0.0.0:443".to_owned()
     })
+}
+
+/// The address of this machine by which others reach it.
+fn share(text: &str) -> Result<IpAddr, String> {
+    let ip = match text {
+        "lan" => eyelet_sys::interfaces::own_address().map(IpAddr::from).ok_or(
+            "this machine has no default route; say its address in the network, as \
+             --share 192.168.1.5",
+        )?,
+        text => text.parse().map_err(|_| {
+            "expected lan, or an address of this machine, such as 192.168.1.5".to_owned()
+        })?,
+    };
+    match Permitted::default().has_address(ip) && !ip.is_loopback() {
+        true => Ok(ip),
+        false => Err(format!(
+            "{ip} is no address of a private network, and the local authority signs no other: say \
+             --listen {}, with --certificate and --key",
+            SocketAddr::new(ip, HTTPS[1])
+        )),
+    }
 }
 
 fn hold(text: &str) -> Result<Duration, String> {

@@ -9,6 +9,7 @@ mod name;
 mod plan;
 pub(crate) mod ports;
 mod served;
+mod share;
 pub(crate) mod shared;
 mod trust;
 
@@ -109,7 +110,13 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         watch: args.watch.clone(),
         variables: Vec::new(),
     };
-    let wanted = Wanted { edge: &args.edge, rules, kept: vec![port], certificate: &certificate };
+    let wanted = Wanted {
+        edge: &args.edge,
+        rules,
+        kept: vec![port],
+        certificate: &certificate,
+        share: args.share,
+    };
     serve(wanted, Work::Runs(application), screen)
 }
 
@@ -131,7 +138,7 @@ fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Erro
     let kept = args.sites.iter().filter_map(|site| ports::own_port(&site.upstream)).collect();
     let certificate = certificate::certificate(&args.edge, &names, None)?;
     let rules = plan::rules_of_proxy(args);
-    let wanted = Wanted { edge: &args.edge, rules, kept, certificate: &certificate };
+    let wanted = Wanted { edge: &args.edge, rules, kept, certificate: &certificate, share: None };
     let work = if args.background { Work::Background } else { Work::IsThere };
     serve(wanted, work, screen)
 }
@@ -169,6 +176,14 @@ fn serve(wanted: Wanted<'_>, work: Work, screen: &Screen<'_>) -> Result<u8, Box<
         let first = wanted.rules.first().map_or("", |rule| &*rule.site.name);
         let first = (first, urls.first().map_or("", String::as_str));
         wanted.certificate.lines(first, address).iter().for_each(|line| screen.say(line));
+        let _page = match wanted.share {
+            Some(ip) => {
+                let (page, lines) = share::begin(ip, address.port(), wanted.certificate).await?;
+                lines.iter().for_each(|line| screen.0.line(line));
+                Some(page)
+            }
+            None => None,
+        };
         let application = match work {
             Work::Runs(mut application) => {
                 application.variables =

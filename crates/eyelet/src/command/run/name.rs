@@ -19,7 +19,7 @@ pub(super) fn of_folder(folder: &Path) -> String {
         Some(Worktree { root, branch, project }) => {
             // A folder below keeps its own name, as it has in the main worktree.
             let base = if folder == root { label(&project) } else { label(folder) };
-            let branch = branch.as_deref().map_or_else(|| label(&root), |branch| clean(branch));
+            let branch = branch.as_deref().map_or_else(|| label(&root), clean);
             format!("{branch}.{base}.{LOCALHOST}")
         }
     }

@@ -47,6 +47,17 @@ impl Ports {
     }
 }
 
+/// Where to listen when others reach this machine by `ip`: there, and on loopback. Plain requests
+/// are not redirected.
+pub(super) fn for_network(
+    ip: IpAddr,
+    kept: &[u16],
+    mut say: impl FnMut(&str),
+) -> Result<Ports, ListenError> {
+    let ips = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), ip];
+    Ok(Ports { https: first_free(&ips, &HTTPS, kept, &mut say)?, http: Vec::new() })
+}
+
 /// Where to listen for plain http at these addresses; nowhere, if the port is taken. Nobody is told
 /// then: it is for convenience.
 pub(super) fn free_http(ips: &[IpAddr]) -> Vec<SocketAddr> {

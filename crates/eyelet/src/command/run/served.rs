@@ -1,7 +1,7 @@
 //! What serves a command: the shared edge, or an edge of its own within this process.
 
 use std::error::Error;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use eyelet_child::Endpoint;
@@ -31,6 +31,8 @@ pub(super) struct Wanted<'a> {
     /// Ports that the applications want.
     pub(super) kept: Vec<u16>,
     pub(super) certificate: &'a Certificate,
+    /// The address by which other machines reach it.
+    pub(super) share: Option<IpAddr>,
 }
 
 /// What serves.
@@ -67,7 +69,8 @@ impl Served {
         kind: ProjectKind,
         mut say: impl FnMut(&str),
     ) -> Result<Self, Box<dyn Error>> {
-        let is_alone = wanted.edge.is_alone() || std::process::id() == FIRST_PROCESS;
+        let is_alone =
+            wanted.edge.is_alone() || wanted.share.is_some() || std::process::id() == FIRST_PROCESS;
         if let (false, Some(joining)) = (is_alone, joining(wanted, kind)?) {
             let names: Vec<&str> = wanted.rules.iter().map(|rule| &*rule.site.name).collect();
             match Lease::join(shared::is_loopback(&names), joining).await {
@@ -88,12 +91,15 @@ impl Served {
     }
 
     fn alone(
-        Wanted { edge, rules, kept, certificate }: &Wanted<'_>,
+        Wanted { edge, rules, kept, certificate, share }: &Wanted<'_>,
         kind: ProjectKind,
         say: impl FnMut(&str),
     ) -> Result<Self, Box<dyn Error>> {
         let names: Vec<&str> = rules.iter().map(|rule| &*rule.site.name).collect();
-        let ports = Ports::choose(edge.listen, &names, kept, say)?;
+        let ports = match share {
+            Some(ip) => ports::for_network(*ip, kept, say)?,
+            None => Ports::choose(edge.listen, &names, kept, say)?,
+        };
         let mut plan = Plan::new(edge, rules.clone(), &ports, certificate);
         let start = |plan: &Plan| Ok::<_, Box<dyn Error>>(serve::start(plan.config()?)?);
         let running = match kind {
