@@ -600,7 +600,7 @@ const COMMON_KEYS: [&str; 26] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 42] = [
+const ACTION_KEYS: [(&str, &[Kind]); 43] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -636,6 +636,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 42] = [
     ("upstream_allow", &[Kind::Splice, Kind::Terminate]),
     ("upstream_ca", &[Kind::Originate, Kind::Terminate]),
     ("upstream_certificate", &[Kind::Originate, Kind::Terminate]),
+    ("source_addresses", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_check", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_hash", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_key", &[Kind::Originate, Kind::Terminate]),

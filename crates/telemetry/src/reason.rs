@@ -83,6 +83,8 @@ pub enum Reason {
     MixedFamilies,
     /// The upstream's name has no address.
     NoAddress,
+    /// No address of this host is left to dial from.
+    NoLocalPort(Detail),
     /// The rule splices to a destination or name that the connection does not have.
     NoDestination,
     /// There is no certificate for the name, for this reason.
@@ -249,9 +251,8 @@ impl Reason {
             Self::UpstreamReset | Self::Io(Peer::Client, _) => Class::Reset,
             Self::Shed(_) => Class::Shed,
             Self::Timeout(..) => Class::Timeout,
-            Self::Dns(_)
-            | Self::Io(Peer::Upstream, _)
-            | Self::NoAddress
+            Self::Dns(_) | Self::NoAddress | Self::NoLocalPort(_) => Class::Unreachable,
+            Self::Io(Peer::Upstream, _)
             | Self::UpstreamAlert(_)
             | Self::UpstreamNotTls
             | Self::UpstreamTls(_)
@@ -267,7 +268,7 @@ impl Reason {
                 Peer::Upstream => Party::Upstream,
             },
             Self::LacksFacts(lacks) => lacks.refusal.whose(),
-            Self::Unregistered(_) => Party::Operator,
+            Self::NoLocalPort(_) | Self::Unregistered(_) => Party::Operator,
             Self::Misdirected(_)
             | Self::NoUser(_)
             | Self::Placeholder(_)

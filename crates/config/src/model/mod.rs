@@ -1,6 +1,7 @@
 //! The checked configuration as values, after defaults.
 
 pub(crate) mod headers;
+pub(crate) mod limits;
 pub(crate) mod listen_address;
 pub(crate) mod values;
 
@@ -147,13 +148,15 @@ pub struct Splice {
     pub hold: Option<Hold>,
 }
 
-/// The choice of one of several upstreams, and their checks.
+/// The choice of one of several upstreams, their checks, and the addresses to dial them from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Balance {
     /// True if a client stays with one of them. Otherwise the load decides.
     pub by_client: bool,
     /// The question that they are asked, again and again, to see whether they are up.
     pub check: Option<UpstreamCheck>,
+    /// The addresses of this host to dial from. Empty: the kernel chooses.
+    pub sources: Vec<IpAddr>,
 }
 
 /// The sign that an upstream is up.
@@ -541,48 +544,6 @@ impl Default for Dictionaries {
     }
 }
 
-/// Limits of everything that a peer can make grow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// The largest hello, in bytes of its handshake message.
-    pub hello_bytes_max: usize,
-    /// From accept to the whole hello.
-    pub hello_timeout: Duration,
-    /// From the hello to the end of the handshake.
-    pub handshake_timeout: Duration,
-    /// For an upstream to answer a dial, for all its addresses together.
-    pub connect_timeout: Duration,
-    /// Without a byte in either direction.
-    pub idle_timeout: Duration,
-    /// True if idle connections are ended for new ones when memory is short.
-    pub shed_idle: bool,
-    /// The time that busy connections may last after SIGTERM.
-    pub drain_timeout: Duration,
-    /// Most connections at once, if the file says so: else [`CONNECTIONS_MAX`].
-    pub connections_max: Option<usize>,
-    /// Most bytes of memory in all.
-    pub memory_max: usize,
-}
-
-/// Limits of HTTP, for rules with an HTTP upstream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpLimits {
-    /// From a request's first byte to the end of its head.
-    pub head_timeout: Duration,
-    /// Without a byte of a body in transit, in either direction.
-    pub body_timeout: Duration,
-    /// From a request's end to the response's head.
-    pub upstream_timeout: Duration,
-    /// Without a stream or a byte on an HTTP/2 connection: else `limits.idle_timeout`.
-    pub http2_idle_timeout: Duration,
-    /// The largest head of a request, in bytes.
-    pub head_bytes_max: usize,
-    /// Clients whose Forwarded and X-Forwarded-* fields are believed.
-    pub trusted_proxies: Vec<IpNet>,
-    /// Set in the responses of all rules, unless a rule sets the field itself.
-    pub headers: Fields,
-}
-
 /// The settings of what is logged of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
@@ -656,44 +617,9 @@ impl Default for Tickets {
     }
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            hello_bytes_max: HELLO_BYTES_MAX,
-            hello_timeout: Duration::from_secs(5),
-            handshake_timeout: Duration::from_secs(10),
-            connect_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(3600),
-            shed_idle: false,
-            drain_timeout: Duration::from_secs(5),
-            connections_max: None,
-            memory_max: 512 << 20,
-        }
-    }
-}
-
-impl Default for HttpLimits {
-    fn default() -> Self {
-        Self {
-            head_timeout: Duration::from_secs(10),
-            body_timeout: Duration::from_secs(60),
-            upstream_timeout: Duration::from_secs(60),
-            http2_idle_timeout: Limits::default().idle_timeout,
-            head_bytes_max: 64 << 10,
-            trusted_proxies: Vec::new(),
-            headers: Fields::new(),
-        }
-    }
-}
-
 impl Default for LogSettings {
     fn default() -> Self {
         let (access, format) = (Access::Stdout, LogFormat::Json);
         Self { access, ja4: true, format, decided: false }
     }
 }
-
-/// Most connections at once, where the file does not say how many.
-pub const CONNECTIONS_MAX: usize = 1_000_000;
-/// Most bytes of a hello: ample. One with three post-quantum key shares has less than 8 KiB.
-pub const HELLO_BYTES_MAX: usize = 65_536;

@@ -10,8 +10,11 @@ use crate::document::reader::{Section, Text, repeated};
 use crate::files::Files;
 use crate::files::certificate::CertificateFiles;
 use crate::model::values;
-use crate::model::{Balance, Host, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck};
+use crate::model::{
+    Balance, Host, HostPort, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck,
+};
 use crate::rules::matchers;
+use crate::rules::sources::{self, Dialled};
 use crate::settings::duration;
 
 /// Most upstreams of a rule: a worker remembers in 64 bits which of them it has tried.
@@ -30,6 +33,9 @@ pub(crate) trait Upstream: Sized {
 
     /// True if it speaks HTTP, so that a request can check it.
     fn is_http(&self) -> bool;
+
+    /// The host and port that are configured for it.
+    fn to_dial(&self) -> Option<&HostPort>;
 }
 
 impl Upstream for SpliceUpstream {
@@ -47,6 +53,13 @@ impl Upstream for SpliceUpstream {
 
     fn is_http(&self) -> bool {
         false
+    }
+
+    fn to_dial(&self) -> Option<&HostPort> {
+        match self {
+            Self::HostPort(to) => Some(to),
+            Self::Destination | Self::Sni { .. } => None,
+        }
     }
 }
 
@@ -75,6 +88,10 @@ impl Upstream for TerminateUpstream {
 
     fn is_http(&self) -> bool {
         matches!(self, Self::Http(_))
+    }
+
+    fn to_dial(&self) -> Option<&HostPort> {
+        self.host_port()
     }
 }
 
@@ -126,7 +143,7 @@ pub(crate) fn list<'t, U: Upstream>(
     Some((text, first, others))
 }
 
-/// Reads how one of the upstreams is chosen, and how they are checked.
+/// Reads how one of the upstreams is chosen, how they are checked, and where they are dialled from.
 pub(crate) fn balance<U: Upstream>(section: &Section<'_>, first: &U, others: &[U]) -> Balance {
     let mut balance = Balance::default();
     if let Some(text) = section.text("upstream_hash") {
@@ -141,6 +158,14 @@ pub(crate) fn balance<U: Upstream>(section: &Section<'_>, first: &U, others: &[U
     if let Some(text) = section.text("upstream_check") {
         balance.check = text.at.keep(check(text.text, first));
     }
+    let dialled = match first.may_be_listed() {
+        false => Dialled::Chosen,
+        true => match [first].into_iter().chain(others).map(U::to_dial).collect() {
+            Some(hosts) => Dialled::Hosts(hosts),
+            None => Dialled::Unix,
+        },
+    };
+    balance.sources = sources::read(section, &dialled);
     balance
 }
 

@@ -14,10 +14,8 @@ use toml::de::DeValue;
 
 use crate::document::reader::{Place, Section};
 use crate::files::Files;
-use crate::model::{
-    Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, HttpLimits, Limits, LogFormat, LogSettings,
-    Tickets,
-};
+use crate::model::limits::{HELLO_BYTES_MAX, HttpLimits, Limits};
+use crate::model::{Access, Dns, EvidenceSettings, LogFormat, LogSettings, Tickets};
 use crate::model::{headers, values};
 
 pub(crate) fn limits(document: &Section<'_>) -> Limits {

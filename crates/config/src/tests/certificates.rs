@@ -489,7 +489,7 @@ fn upstreams_with_http() {
     let tls = |name: &str, ca: Option<&str>| {
         Some(UpstreamTls {
             name: name.to_owned(),
-            files: UpstreamFiles { ca: ca.map(|ca| folder.0.join(ca)), certificate: None },
+            files: UpstreamFiles { ca: ca.map(|ca| folder.0.join(ca)), ..Default::default() },
         })
     };
     for (text, more, address, expected, wait) in [

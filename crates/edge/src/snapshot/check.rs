@@ -8,6 +8,8 @@ use eyelet_config::{Config, Depth, Diagnostic, Loaded, Severity};
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::roots::EvidenceRoots;
 
+use crate::snapshot::sources;
+
 /// Prints the mistakes of `file`. Exits with 0, or with 2 if a mistake is an error.
 pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
     let loaded = eyelet_config::load(file, Depth::Full);
@@ -67,8 +69,13 @@ fn print(
         let of_text = diagnostics.iter().filter(|found| found.line > 0 || diagnostics.len() == 1);
         of_text.filter(|found| found.severity == wanted).count()
     };
-    let (errors, warnings) = (shown(Severity::Error), shown(Severity::Warning));
+    let of_host = loaded.as_ref().map(|loaded| sources::warnings(&loaded.config));
+    let of_host = of_host.unwrap_or_default();
+    let (errors, warnings) = (shown(Severity::Error), shown(Severity::Warning) + of_host.len());
     let file = file.display();
+    for warning in of_host {
+        writeln!(out, "{file}: warning: {warning}")?;
+    }
     match loaded {
         Ok(Loaded { config, .. }) => {
             for (_, list) in config.policy.lists().iter() {

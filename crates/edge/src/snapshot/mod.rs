@@ -6,6 +6,7 @@ pub mod edge;
 pub mod limits;
 pub mod listen;
 pub mod published;
+pub mod sources;
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,6 +31,7 @@ use eyelet_resolve::names::SharedNames;
 use eyelet_resolve::system::SystemDns;
 use eyelet_secrets::Secrets;
 use eyelet_sources::secrets;
+use eyelet_sys::interfaces::local_ports;
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::rule_hits::RuleHits;
 use eyelet_tls::client::ClientConfigs;
@@ -213,6 +215,7 @@ impl PreparedSnapshot {
             evidence: self.evidence,
             upstreams: Arc::new(Table::new(
                 &config,
+                local_ports().unwrap_or(usize::from(u16::MAX)),
                 earlier.map(|earlier| &*earlier.names.upstreams),
             )),
             budget: budget.clone(),

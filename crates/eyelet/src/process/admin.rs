@@ -33,6 +33,7 @@ use eyelet_edge::snapshot::Snapshot;
 use eyelet_edge::snapshot::published::Published;
 
 mod certificates;
+mod sources;
 
 /// The time that the list of what an upgrade leaves may take: an upgrade waits for it.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -268,6 +269,7 @@ impl Answers for EdgeAnswers {
         write_memory(metrics, &snapshot);
         write_upstreams(metrics, &snapshot);
         write_rules(metrics, &snapshot);
+        sources::write(metrics, &snapshot);
     }
 
     fn connections(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>> {
@@ -415,7 +417,8 @@ fn upstreams(snapshot: &Snapshot) -> Value {
             "downs": counters.downs.load(Relaxed),
         })
     });
-    json!({ "upstreams": members.collect::<Vec<_>>() })
+    let sources = sources::document(&snapshot.names.upstreams);
+    json!({ "upstreams": members.collect::<Vec<_>>(), "sources": sources })
 }
 
 fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {

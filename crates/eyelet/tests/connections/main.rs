@@ -61,6 +61,7 @@ mod shadow;
 mod socks;
 mod splice;
 mod systemd;
+mod source_addresses;
 mod terminate;
 mod tickets;
 mod top;
