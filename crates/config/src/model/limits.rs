@@ -1,5 +1,6 @@
 //! Limits of what peers can make grow, of connections and of HTTP, with their defaults.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -27,6 +28,10 @@ pub struct Limits {
     pub connections_max: Option<usize>,
     /// Most bytes of memory in all.
     pub memory_max: usize,
+    /// Handshakes a second. `None`: as many as there are.
+    pub handshakes_per_second: Option<NonZeroU32>,
+    /// Handshakes a second of one source: an IPv4 address or an IPv6 /64.
+    pub source_handshakes_per_second: Option<NonZeroU32>,
 }
 
 /// Limits of HTTP, for rules with an HTTP upstream.
@@ -60,6 +65,8 @@ impl Default for Limits {
             drain_timeout: Duration::from_secs(5),
             connections_max: None,
             memory_max: 512 << 20,
+            handshakes_per_second: None,
+            source_handshakes_per_second: None,
         }
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod listeners;
 pub(crate) mod local;
 
 use std::fs::FileType;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -38,6 +39,20 @@ pub(crate) fn limits(document: &Section<'_>) -> Limits {
     }
     limits.shed_idle = section.flag("shed_idle").unwrap_or(limits.shed_idle);
     limits.connections_max = section.number("connections_max", CONNECTIONS);
+    let rate = |key| {
+        let number = section.number(key, HANDSHAKES)?;
+        u32::try_from(number).ok().and_then(NonZeroU32::new)
+    };
+    limits.handshakes_per_second = rate("handshakes_per_second");
+    limits.source_handshakes_per_second = rate("source_handshakes_per_second");
+    if let (Some(all), Some(of_source)) =
+        (limits.handshakes_per_second, limits.source_handshakes_per_second)
+        && of_source > all
+    {
+        section.value_at("source_handshakes_per_second").error(format!(
+            "one source may not make more handshakes than all: `handshakes_per_second` is {all}"
+        ));
+    }
     limits
 }
 
@@ -215,16 +230,18 @@ pub(crate) const DOCUMENT_KEYS: [&str; 20] = [
     "workers",
 ];
 
-const LIMIT_KEYS: [&str; 9] = [
+const LIMIT_KEYS: [&str; 11] = [
     "connect_timeout",
     "connections_max",
     "drain_timeout",
     "handshake_timeout",
+    "handshakes_per_second",
     "hello_bytes_max",
     "hello_timeout",
     "idle_timeout",
     "memory_max",
     "shed_idle",
+    "source_handshakes_per_second",
 ];
 
 const HTTP_KEYS: [&str; 8] = [
@@ -275,6 +292,9 @@ const MEMORY_BYTES: RangeInclusive<usize> = 16 << 20..=16 << 40;
 
 /// Linux allows fs.nr_open up to 2^30, but memory ends long before.
 const CONNECTIONS: RangeInclusive<usize> = 1..=100_000_000;
+
+/// A second. No machine makes 100 million, and 0 would refuse all.
+const HANDSHAKES: RangeInclusive<usize> = 1..=100_000_000;
 
 /// Threads.
 const WORKERS: RangeInclusive<usize> = 1..=1_024;

@@ -52,6 +52,7 @@ mod probe_faults;
 mod probes;
 mod proxy;
 mod refuse;
+mod rates;
 mod reload;
 mod renewal;
 mod resolvers;

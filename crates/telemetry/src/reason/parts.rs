@@ -67,6 +67,16 @@ named! {
 }
 
 named! {
+    /// The rate of handshakes that is reached.
+    RateLimit {
+        /// `limits.handshakes_per_second`.
+        Process = "handshakes_per_second",
+        /// `limits.source_handshakes_per_second`.
+        Source = "source_handshakes_per_second",
+    }
+}
+
+named! {
     /// Why there is no certificate for a name that is ordered from an ACME server.
     CertificateLack {
         /// More names are asked for at once than can be ordered.

@@ -21,6 +21,7 @@ impl Reason {
             Self::NoAddress => "upstream: the name has no address",
             Self::NoDestination => "no destination to splice to",
             Self::NoProxyHeader => "no PROXY header",
+            Self::Rate(limit) => limit.name(),
             Self::Redirected => "http_redirect",
             Self::Refused(by) | Self::RefusedRequest(by) => by,
             Self::RuleGone => "no rule serves this connection since a reload",
