@@ -19,7 +19,7 @@ pub use checked::{Config, WatchedFile};
 pub use document::diagnostic::{Diagnostic, Severity};
 pub use files::certificate::CertificateFiles;
 pub use files::{Depth, UnchangedPairs};
-pub use files::{certificate, pem, users};
+pub use files::{certificate, crl, pem, users};
 pub use load::{Loaded, load, load_next, parse};
 pub use model::headers::Fields;
 pub use model::limits::{CONNECTIONS_MAX, HELLO_BYTES_MAX, HttpLimits, Limits};

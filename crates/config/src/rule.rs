@@ -372,6 +372,7 @@ fn terminate(
 ) -> Option<Terminate> {
     let client_ca = section.text("client_ca");
     let client_ca = client_ca.map(|text| files.check_authorities(text));
+    let client_crl = upstreams::crls(section, "client_crl", ("client_ca", &client_ca), files);
     let client_cert_header = section.flag("client_cert_header").unwrap_or(false);
     let proxy_protocol = proxy_protocol(section);
     let version = section.parsed("tls_version_min", values::tls_version);
@@ -410,6 +411,8 @@ fn terminate(
         upstream_wait: upstreams::wait(section),
         alpn_select,
         client_ca,
+        client_crl,
+        accepts_expired_crl: upstreams::accepts_expired_crl(section),
         client_cert_header,
         compression,
         headers,
@@ -600,7 +603,7 @@ const COMMON_KEYS: [&str; 26] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 43] = [
+const ACTION_KEYS: [(&str, &[Kind]); 46] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -618,6 +621,8 @@ const ACTION_KEYS: [(&str, &[Kind]); 43] = [
     ("certificate", &[Kind::Terminate]),
     ("client_ca", &[Kind::Terminate]),
     ("client_cert_header", &[Kind::Terminate]),
+    ("client_crl", &[Kind::Terminate]),
+    ("crl_expired", &[Kind::Originate, Kind::Terminate]),
     ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
     ("headers", &[Kind::Terminate]),
@@ -631,13 +636,14 @@ const ACTION_KEYS: [(&str, &[Kind]); 43] = [
     ("plain_http", &[Kind::Splice]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
     ("source", &[Kind::Splice]),
+    ("source_addresses", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("tls_version_min", &[Kind::Terminate]),
     ("upstream", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_allow", &[Kind::Splice, Kind::Terminate]),
     ("upstream_ca", &[Kind::Originate, Kind::Terminate]),
     ("upstream_certificate", &[Kind::Originate, Kind::Terminate]),
-    ("source_addresses", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_check", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
+    ("upstream_crl", &[Kind::Originate, Kind::Terminate]),
     ("upstream_hash", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_key", &[Kind::Originate, Kind::Terminate]),
     ("upstream_name", &[Kind::Originate, Kind::Terminate]),

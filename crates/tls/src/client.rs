@@ -15,9 +15,11 @@ use rustls::{CertificateError, ClientConfig, Error, InvalidMessage, NoKeyLog, Ro
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::provider::PROVIDER;
+use crate::revoked::{self, ServerVerifier};
 use crate::roots;
 use crate::server::{Capture, TlsError};
 use eyelet_config::certificate;
+use eyelet_config::crl::Revocations;
 use eyelet_config::{Config, UpstreamFiles, UpstreamTls};
 use eyelet_sys::file::Stamp;
 use eyelet_wire::alert::AlertDescription;
@@ -46,17 +48,20 @@ struct Made {
 }
 
 /// The versions of files. The system's roots have none.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Stamps {
     ca: Option<Stamp>,
     /// Those of a certificate and its key.
     pair: Option<[Stamp; 2]>,
+    /// Those of revocation lists.
+    crl: Vec<Stamp>,
 }
 
 /// The contents of the files.
 struct Contents {
     roots: RootCertStore,
     shown: Option<Arc<CertifiedKey>>,
+    revocations: Option<Arc<Revocations>>,
 }
 
 /// A set of roots. One that was read again and has not changed is the same.
@@ -78,7 +83,7 @@ struct Offers {
     roots: Roots,
     /// The certificate that an upstream is shown that asks for one.
     shown: Option<Arc<CertifiedKey>>,
-    verifier: Arc<WebPkiServerVerifier>,
+    verifier: Arc<ServerVerifier>,
     either: Arc<ClientConfig>,
     one: Arc<ClientConfig>,
     two: Arc<ClientConfig>,
@@ -130,7 +135,7 @@ impl ClientConfigs {
 
     /// True if the roots for an upstream lead to a chain, as [`is_trusted`].
     pub fn trusts(&self, tls: &UpstreamTls, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
-        self.offers(tls).is_some_and(|offers| is_trusted(&offers.verifier, chain, now))
+        self.offers(tls).is_some_and(|offers| is_trusted(&offers.verifier.verifier, chain, now))
     }
 
     /// Returns what is wrong with a server's chain by the roots for an upstream.
@@ -155,8 +160,9 @@ impl ClientConfigs {
     pub fn refresh(&self, mut note: impl FnMut(&Path, Result<bool, TlsError>)) -> bool {
         let mut is_any_new = false;
         for (of, made) in &self.by_files {
-            let known = made.lock().stamps;
+            let known = made.lock().stamps.clone();
             let stamps = known.ca.into_iter().chain(known.pair.into_iter().flatten());
+            let stamps = stamps.chain(known.crl);
             let changed =
                 files(of).zip(stamps).find(|(path, known)| !known.is_same(Stamp::at(path)));
             let Some((path, _)) = changed else { continue };
@@ -240,7 +246,7 @@ pub fn give_secrets(config: &mut ClientConfig) {
 pub fn roots_config(
     ca: Option<&Path>,
 ) -> Result<(Arc<ClientConfig>, Arc<RootCertStore>), TlsError> {
-    let offers = make(Contents { roots: read_roots(ca)?.0, shown: None })?;
+    let offers = make(Contents { roots: read_roots(ca)?.0, shown: None, revocations: None })?;
     let mut config = ClientConfig::clone(&offers.one);
     // rustls keeps its connections: nobody would take the secrets.
     config.enable_secret_extraction = false;
@@ -265,7 +271,8 @@ fn renew(of: &UpstreamFiles, made: &Mutex<Made>) -> Result<bool, TlsError> {
 /// The paths, in the order of their [`Stamps`].
 fn files(of: &UpstreamFiles) -> impl Iterator<Item = &Path> {
     let pair = of.certificate.as_ref().map(|pair| [&*pair.certificate, &*pair.key]);
-    of.ca.as_deref().into_iter().chain(pair.into_iter().flatten())
+    let crl = of.crl.iter().map(|path| &**path);
+    of.ca.as_deref().into_iter().chain(pair.into_iter().flatten()).chain(crl)
 }
 
 impl Offers {
@@ -273,7 +280,10 @@ impl Offers {
     fn are_of(&self, contents: &Contents) -> bool {
         let chain =
             |shown: &Option<Arc<CertifiedKey>>| shown.as_ref().map(|shown| shown.cert.clone());
-        self.roots.store.roots == contents.roots.roots
+        // Lists are not compared: what was read again replaces what was there.
+        let has_lists = self.verifier.revocations.is_some() || contents.revocations.is_some();
+        !has_lists
+            && self.roots.store.roots == contents.roots.roots
             && chain(&self.shown) == chain(&contents.shown)
     }
 }
@@ -287,7 +297,8 @@ fn read(of: &UpstreamFiles) -> Result<(Contents, Stamps), TlsError> {
             (Some(Arc::new(pair.certified)), Some(pair.stamps))
         }
     };
-    Ok((Contents { roots, shown }, Stamps { ca, pair }))
+    let (revocations, crl) = revoked::revocations(&of.crl, &roots, of.accepts_expired_crl)?;
+    Ok((Contents { roots, shown, revocations }, Stamps { ca, pair, crl }))
 }
 
 fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsError> {
@@ -307,13 +318,17 @@ fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsEr
     Ok((roots, None))
 }
 
-fn make(Contents { roots, shown }: Contents) -> Result<Offers, TlsError> {
+fn make(Contents { roots, shown, revocations }: Contents) -> Result<Offers, TlsError> {
     let store = Arc::new(roots);
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone());
     let builder = builder.with_safe_default_protocol_versions()?;
     let verifier = WebPkiServerVerifier::builder_with_provider(store.clone(), PROVIDER.clone());
     let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
-    let builder = builder.with_webpki_verifier(verifier.clone());
+    let verifier = Arc::new(ServerVerifier { verifier, revocations });
+    let builder = match &verifier.revocations {
+        None => builder.with_webpki_verifier(verifier.verifier.clone()),
+        Some(_) => builder.dangerous().with_custom_certificate_verifier(verifier.clone()),
+    };
     let mut config = match &shown {
         None => builder.with_no_client_auth(),
         Some(shown) => {

@@ -11,27 +11,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use aws_lc_rs::digest;
 use parking_lot::Mutex;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{
-    ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier,
-};
+use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{KeyLog, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+use rustls::{KeyLog, ServerConfig, SupportedProtocolVersion, version};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use zeroize::Zeroizing;
 
+use crate::authorities::{Authorities, ClientFiles};
 use crate::certificates::{
     Certificate, CertificateMaker, CertificateStore, Certificates, Described, PairPlaces,
 };
-use crate::client_chain;
+pub use crate::error::TlsError;
 use crate::local::{LocalCertificates, LocalError};
 use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
-use crate::roots;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
 use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
+use eyelet_config::crl::Revocations;
 use eyelet_config::{
     Action, CertificateFiles, CertificateSource, Config, RuleList, RunAuthority, Terminate,
     UnchangedPairs, Version,
@@ -43,50 +41,6 @@ use eyelet_sys::file::{Stamp, regular_mode};
 /// Tickets sent after a full or resumed TLS 1.3 handshake. One, as in Go: every connection brings
 /// the next one's, and each costs a client 220 bytes and us a key derivation.
 const TICKETS: usize = 1;
-
-/// Why a configuration could not be made. It names the file.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A certificate or its key.
-    #[error("{0}")]
-    Certificate(#[from] CertificateError),
-    /// The file of CA certificates for client certificates.
-    #[error("client_ca {path}: {reason}")]
-    ClientCa {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The file of CA certificates for upstreams.
-    #[error("upstream_ca {path}: {reason}")]
-    UpstreamCa {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The authority of a rule that mints cannot sign.
-    #[error("mint_ca {path}: {fault}")]
-    MintAuthority {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        fault: AuthorityFault,
-    },
-    /// The local certificate authority cannot sign.
-    #[error("{0}")]
-    Local(LocalCaError),
-    /// The rule lists no names, and the name is not one of this machine.
-    #[error("no rule lists this name")]
-    Unlisted,
-    /// The certificates of a rule could not be read, for this reason.
-    #[error("{0}")]
-    Unread(Arc<str>),
-    /// rustls refuses the configuration.
-    #[error("{0}")]
-    Rustls(#[from] rustls::Error),
-}
 
 /// The rustls configurations and the certificates of all terminate rules. Rules that differ only in
 /// their certificates share a configuration.
@@ -116,11 +70,11 @@ struct TicketSettings {
 struct Made {
     alpn: Vec<Vec<u8>>,
     min: Version,
-    client_ca: Option<PathBuf>,
+    clients: Option<ClientFiles>,
     /// Stands for `client_ca` in tickets.
     source: SourceId,
     has_tickets: bool,
-    /// Replaced when the certificates in `client_ca` change.
+    /// Replaced when the files of `clients` change.
     built: Mutex<Built>,
 }
 
@@ -128,17 +82,6 @@ struct Made {
 struct Built {
     config: Arc<ServerConfig>,
     authorities: Option<Authorities>,
-}
-
-/// Who may sign the certificates of clients.
-#[derive(Clone)]
-struct Authorities {
-    roots: Arc<RootCertStore>,
-    /// Stands for `roots`, also in the next process: equal numbers mean equal certificates. Never
-    /// 0.
-    number: u64,
-    /// The version of the file.
-    stamp: Stamp,
 }
 
 /// What a handshake needs.
@@ -164,15 +107,18 @@ impl ServerConfigs {
         let known = earlier.map_or(&[][..], |(earlier, _)| &earlier.made);
         for rule in config.rules.iter() {
             let Action::Terminate(terminate) = rule.action else { continue };
-            let key = (&terminate.alpn_select, &terminate.client_ca, terminate.tls_version_min);
+            let clients = ClientFiles::of(terminate);
+            let key = (&terminate.alpn_select, clients, terminate.tls_version_min);
             let index = match settings.entry(key) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
-                    let authorities = match &terminate.client_ca {
-                        Some(path) => Some(Authorities::read(path, made.iter().chain(known))?),
+                    let files = new.key().1.clone();
+                    let authorities = match &files {
+                        Some(files) => Some(read(files, made.iter().chain(known))?),
                         None => None,
                     };
-                    made.push(make(&config.rules, terminate, authorities, &tickets, known)?);
+                    let clients = files.zip(authorities);
+                    made.push(make(&config.rules, terminate, clients, &tickets, known)?);
                     *new.insert((made.len() - 1) as u32)
                 }
             };
@@ -243,6 +189,21 @@ impl ServerConfigs {
         made.map_or(0, |made| made.built.lock().client_roots())
     }
 
+    /// When the first revocation list of clients' authorities expires, in seconds since 1970, and
+    /// how many certificates are on all of them. `None`: no rule has any.
+    pub fn revocations(&self) -> Option<(u64, usize)> {
+        let mut all: Vec<Arc<Revocations>> = Vec::new();
+        for made in &self.made {
+            let built = made.built.lock();
+            let lists = built.authorities.as_ref().and_then(Authorities::revocations);
+            if !lists.is_some_and(|lists| all.iter().any(|known| Arc::ptr_eq(known, lists))) {
+                all.extend(lists.cloned());
+            }
+        }
+        let lists = all.iter().filter_map(|lists| Some((lists.soonest_expiry()?, lists.entries())));
+        lists.reduce(|one, other| (one.0.min(other.0), one.1 + other.1))
+    }
+
     /// What a handshake of this terminate rule needs, with a client that asks for `name`. It reads
     /// no file.
     pub fn of(
@@ -273,13 +234,11 @@ impl ServerConfigs {
     /// each source that was read, and whether it was replaced, or why it was not.
     pub fn refresh(&self, rules: &RuleList, mut note: impl FnMut(&Path, Result<bool, TlsError>)) {
         for made in &self.made {
-            let Some(path) = &made.client_ca else { continue };
+            let Some(files) = &made.clients else { continue };
             let before = made.built.lock().clone();
-            let stamp = before.authorities.as_ref().map(|known| known.stamp);
-            if stamp.is_some_and(|stamp| stamp.is_same(Stamp::at(path))) {
-                continue;
-            }
-            let renewed = Authorities::read(path, &self.made)
+            let known = before.authorities.as_ref();
+            let Some(path) = known.and_then(|known| known.changed(files)) else { continue };
+            let renewed = read(files, &self.made)
                 .and_then(|authorities| made.renew(&before, authorities, &self.tickets));
             note(path, renewed);
         }
@@ -331,7 +290,7 @@ impl ServerConfigs {
 
     /// The files that it was made from.
     pub fn files<'a>(&'a self, rules: &'a RuleList) -> impl Iterator<Item = Cow<'a, Path>> + 'a {
-        let authorities = self.made.iter().filter_map(|made| made.client_ca.as_deref());
+        let authorities = self.made.iter().flat_map(|made| &made.clients).flat_map(|of| of.paths());
         let sets = (0..rules.certificates_len() as u32).flat_map(|set| rules.certificates(set));
         let pairs = sets.flat_map(|files| [files.certificate, files.key].map(Cow::Owned));
         let local = self.local.iter().map(|local| Cow::Owned(local.file()));
@@ -381,39 +340,27 @@ fn mint_fault(files: &CertificateFiles, fault: AuthorityFault) -> TlsError {
 
 impl Built {
     fn client_roots(&self) -> u64 {
-        self.authorities.as_ref().map_or(0, |authorities| authorities.number)
+        self.authorities.as_ref().map_or(0, Authorities::number)
     }
 }
 
-impl Authorities {
-    /// Reads the file. The number is that of a known set with the same certificates.
-    fn read<'a>(
-        path: &Path,
-        known: impl IntoIterator<Item = &'a Arc<Made>>,
-    ) -> Result<Self, TlsError> {
-        let (roots, stamp) = roots::all_of(path).map_err(|reason| client_fault(path, reason))?;
-        let number = number_of(&roots);
-        let mut known = known.into_iter().filter_map(|made| made.built.lock().authorities.clone());
-        let known = known.find(|known| known.number == number);
-        let roots = known.map_or_else(|| Arc::new(roots), |known| known.roots);
-        Ok(Self { roots, number, stamp })
-    }
-}
-
-/// 64 bits of a digest suffice: the operator chooses the certificates.
-fn number_of(roots: &RootCertStore) -> u64 {
-    let mut context = digest::Context::new(&digest::SHA256);
-    for root in &roots.roots {
-        let constraints = root.name_constraints.as_ref().map_or(&[][..], |bytes| &bytes[..]);
-        for part in [&root.subject[..], &root.subject_public_key_info[..], constraints] {
-            context.update(&(part.len() as u64).to_be_bytes());
-            context.update(part);
+/// Reads the files of clients' authorities. What `known` has of them is shared.
+fn read<'a>(
+    files: &ClientFiles,
+    known: impl IntoIterator<Item = &'a Arc<Made>>,
+) -> Result<Authorities, TlsError> {
+    let (mut others, mut same) = (Vec::new(), None);
+    for made in known {
+        let authorities = made.built.lock().authorities.clone();
+        let is_same = |known: &Authorities| known.changed(files).is_none();
+        if made.clients.as_ref() == Some(files) && authorities.as_ref().is_some_and(is_same) {
+            same = authorities;
+        } else {
+            others.extend(authorities);
         }
     }
-    let digest = context.finish();
-    let number = digest.as_ref().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
-    // 0 stands for no authorities.
-    number.max(1)
+    // Rules with the same files share what was read of them.
+    same.map_or_else(|| Authorities::read(files, others.into_iter()), Ok)
 }
 
 impl Made {
@@ -424,11 +371,11 @@ impl Made {
         authorities: Authorities,
         tickets: &TicketSettings,
     ) -> Result<bool, TlsError> {
-        let differs = before.client_roots() != authorities.number;
+        let differs = !before.authorities.as_ref().is_some_and(|known| known.are_as(&authorities));
         let config = match differs {
             true => {
-                let client_ca = self.client_ca.as_deref().zip(Some(&authorities));
-                build(&self.alpn, self.min, client_ca, self.source, tickets)?
+                let clients = self.clients.as_ref().zip(Some(&authorities));
+                build(&self.alpn, self.min, clients, self.source, tickets)?
             }
             false => before.config.clone(),
         };
@@ -440,35 +387,37 @@ impl Made {
 fn make(
     rules: &RuleList,
     terminate: &Terminate,
-    authorities: Option<Authorities>,
+    clients: Option<(ClientFiles, Authorities)>,
     tickets: &TicketSettings,
     known: &[Arc<Made>],
 ) -> Result<Arc<Made>, TlsError> {
-    let number = authorities.as_ref().map_or(0, |authorities| authorities.number);
+    let (clients, authorities) = clients.unzip();
     let alike = |known: &&Arc<Made>| {
         known.alpn == terminate.alpn_select
             && known.min == terminate.tls_version_min
-            && known.client_ca == terminate.client_ca
+            && known.clients == clients
             && known.has_tickets == tickets.are_enabled
-            && known.built.lock().client_roots() == number
+            && match (&known.built.lock().authorities, &authorities) {
+                (Some(known), Some(new)) => known.are_as(new),
+                (known, new) => known.is_none() && new.is_none(),
+            }
     };
     if let Some(known) = known.iter().find(alike) {
         return Ok(known.clone());
     }
     let (alpn, min) = (terminate.alpn_select.clone(), terminate.tls_version_min);
-    let client_ca = terminate.client_ca.clone();
-    let source = client_ca.as_deref().map_or(SourceId::NONE, |path| SourceId::of(rules, path));
-    let authorized = client_ca.as_deref().zip(authorities.as_ref());
-    let config = build(&alpn, min, authorized, source, tickets)?;
+    let ca = terminate.client_ca.as_deref();
+    let source = ca.map_or(SourceId::NONE, |path| SourceId::of(rules, path));
+    let config = build(&alpn, min, clients.as_ref().zip(authorities.as_ref()), source, tickets)?;
     let built = Mutex::new(Built { config, authorities });
     let has_tickets = tickets.are_enabled;
-    Ok(Arc::new(Made { alpn, min, client_ca, source, has_tickets, built }))
+    Ok(Arc::new(Made { alpn, min, clients, source, has_tickets, built }))
 }
 
 fn build(
     alpn: &[Vec<u8>],
     min: Version,
-    client_ca: Option<(&Path, &Authorities)>,
+    clients: Option<(&ClientFiles, &Authorities)>,
     source: SourceId,
     tickets: &TicketSettings,
 ) -> Result<Arc<ServerConfig>, TlsError> {
@@ -479,10 +428,10 @@ fn build(
     let builder =
         ServerConfig::builder_with_provider(PROVIDER.clone()).with_protocol_versions(versions)?;
     let mut group = None;
-    let builder = match client_ca {
+    let builder = match clients {
         None => builder.with_no_client_auth(),
-        Some((path, authorities)) => {
-            let verifier = client_verifier(path, authorities.roots.clone())?;
+        Some((files, authorities)) => {
+            let verifier = authorities.verifier(files)?;
             group = Some((source, verifier.clone()));
             builder.with_client_cert_verifier(verifier)
         }
@@ -499,20 +448,6 @@ fn build(
     config.enable_secret_extraction = true;
     config.key_log = Arc::new(Capture);
     Ok(Arc::new(config))
-}
-
-fn client_fault(path: &Path, reason: String) -> TlsError {
-    TlsError::ClientCa { path: path.display().to_string(), reason }
-}
-
-fn client_verifier(
-    path: &Path,
-    roots: Arc<RootCertStore>,
-) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    WebPkiClientVerifier::builder_with_provider(roots, PROVIDER.clone())
-        .build()
-        .map(client_chain::none_empty)
-        .map_err(|error| client_fault(path, error.to_string()))
 }
 
 /// The configuration for validations by TLS-ALPN-01 (RFC 8737): TLS 1.2 or later, this protocol

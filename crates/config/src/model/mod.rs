@@ -254,6 +254,10 @@ pub struct Terminate {
     pub alpn_select: Vec<Vec<u8>>,
     /// If given, client certificates are required and verified against these CA certificates.
     pub client_ca: Option<PathBuf>,
+    /// The revocation lists of the authorities in `client_ca`. Empty: none is asked for.
+    pub client_crl: Vec<PathBuf>,
+    /// True if these lists, and those for upstreams, count although they have expired.
+    pub accepts_expired_crl: bool,
     /// True if each request says the client's certificate to the upstream (RFC 9440).
     pub client_cert_header: bool,
     /// The compression of responses, if the upstream speaks HTTP.
@@ -445,6 +449,10 @@ pub struct UpstreamFiles {
     pub ca: Option<PathBuf>,
     /// The certificate that an upstream is shown if it asks for one, and its key.
     pub certificate: Option<CertificateFiles>,
+    /// The revocation lists of the authorities in `ca`. Empty: none is asked for.
+    pub crl: Vec<PathBuf>,
+    /// True if these lists count although they have expired.
+    pub accepts_expired_crl: bool,
 }
 
 /// A PROXY header for an upstream.

@@ -122,6 +122,8 @@ pub(crate) fn read(
         upstream_wait: upstreams::wait(section),
         alpn_select: Vec::new(),
         client_ca: None,
+        client_crl: Vec::new(),
+        accepts_expired_crl: false,
         client_cert_header: false,
         compression,
         headers: Fields::default(),

@@ -2,6 +2,7 @@
 //! checked.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -217,11 +218,12 @@ pub(crate) fn read_http_keys(
     let name = section.text("upstream_name");
     let Some(tls) = first.tls_mut() else {
         let shown = certificate.as_ref().map(|(text, _)| *text);
+        let crl = section.texts("upstream_crl").and_then(|texts| texts.first().copied());
         let message = match is_http {
             true => "only an https:// upstream has a certificate to verify, or asks for one",
             false => "this is for upstreams with HTTP: https://, http:// or http+unix:",
         };
-        for text in [ca, name, shown].into_iter().flatten() {
+        for text in [ca, name, shown, crl].into_iter().flatten() {
             text.at.error(message);
         }
         return;
@@ -230,6 +232,8 @@ pub(crate) fn read_http_keys(
         tls.name = text.parse(values::host_name).unwrap_or_default().into();
     }
     tls.files.ca = ca.map(|text| files.check_authorities(text));
+    tls.files.accepts_expired_crl = accepts_expired_crl(section);
+    tls.files.crl = crls(section, "upstream_crl", ("upstream_ca", &tls.files.ca), files);
     if let Some((text, _)) = &certificate
         && is_chosen
     {
@@ -283,6 +287,28 @@ fn read_http2(
             http.http2 = read;
         }
     }
+}
+
+/// The revocation lists of `key` for the authorities of another key.
+pub(crate) fn crls(
+    section: &Section<'_>,
+    key: &str,
+    (ca_key, ca): (&str, &Option<PathBuf>),
+    files: &mut Files,
+) -> Vec<PathBuf> {
+    let Some(texts) = section.texts(key) else { return Vec::new() };
+    if let (None, Some(at)) = (ca, section.key_at(key)) {
+        at.error(format!("the lists are of authorities: `{ca_key}` names their certificates"));
+    }
+    let accepts_expired = accepts_expired_crl(section);
+    let read = |text| files.check_crl(text, ca.as_deref(), accepts_expired);
+    texts.into_iter().map(read).collect()
+}
+
+/// Says if revocation lists count although they have expired.
+pub(crate) fn accepts_expired_crl(section: &Section<'_>) -> bool {
+    let words = [("accept", true), ("refuse", false)];
+    section.word("crl_expired", " is no answer;", &words).unwrap_or(false)
 }
 
 /// The certificate that an upstream is shown, and its key.

@@ -119,8 +119,12 @@ fn a_folder_that_is_not_there_is_warned_of() {
 #[test]
 fn rates_of_handshakes_are_whole_and_one_source_has_no_more_than_all() {
     check_table(&[
-        ("[limits]\nhandshakes_per_second = 2_000\nsource_handshakes_per_second = 2_000\n", &[]),
-        ("[limits]\nsource_handshakes_per_second = 20\n", &[]),
+        (
+            "[limits]\nhandshakes_per_second = 2_000\nsource_handshakes_per_second = 2_000\n\
+             [[rule]]\naction = \"refuse\"\n",
+            &[],
+        ),
+        ("[limits]\nsource_handshakes_per_second = 20\n[[rule]]\naction = \"refuse\"\n", &[]),
         (
             "[limits]\nhandshakes_per_second = 0\n",
             &["4:25: `handshakes_per_second` is 0; expected 1 to 100000000"],
@@ -131,8 +135,8 @@ fn rates_of_handshakes_are_whole_and_one_source_has_no_more_than_all() {
         ),
         (
             "[limits]\nhandshakes_per_second = 10\nsource_handshakes_per_second = 20\n",
-            &["5:32: one source may not make more handshakes than all: `handshakes_per_second` is \
-               10"],
+            &["5:32: one source may not make more handshakes than all: `handshakes_per_second` \
+                 is 10"],
         ),
     ]);
 }

@@ -104,6 +104,8 @@ fn a_terminate_rule() {
         upstream_wait: Duration::ZERO,
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
+        client_crl: Vec::new(),
+        accepts_expired_crl: false,
         compression: Compression::default(),
         headers: Vec::new(),
         no_hsts: false,

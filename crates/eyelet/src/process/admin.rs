@@ -265,11 +265,12 @@ impl Answers for EdgeAnswers {
         let help = "The configuration's number.";
         metrics.gauge("configuration_generation", help, snapshot.generation);
         self.soonest(&snapshot).write(metrics);
+        write_revocations(metrics, &snapshot);
         held::write(metrics, &snapshot.holds);
         write_memory(metrics, &snapshot);
         write_upstreams(metrics, &snapshot);
-        write_rules(metrics, &snapshot);
         sources::write(metrics, &snapshot);
+        write_rules(metrics, &snapshot);
     }
 
     fn connections(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>> {
@@ -381,6 +382,19 @@ fn held_of(
         (*bytes, over) = (*bytes - unheld, over - unheld);
     }
     (kinds, anonymous.saturating_sub(counted))
+}
+
+/// Writes when the first revocation list expires, and how many certificates are on all of them.
+fn write_revocations(metrics: &mut Metrics, snapshot: &Snapshot) {
+    let known = snapshot.tls.revocations();
+    let name = "revocation_list_soonest_expiry_timestamp_seconds";
+    let help = "The first revocation list of clients expires.";
+    let mut soonest = metrics.family(MetricKind::Gauge, name, help);
+    if let Some((expiry, _)) = known {
+        soonest.sample(&[], expiry);
+    }
+    let entries = known.map_or(0, |(_, entries)| entries);
+    metrics.gauge("revoked_certificates", "Certificates on revocation lists.", entries);
 }
 
 fn write_upstreams(metrics: &mut Metrics, snapshot: &Snapshot) {
