@@ -11,7 +11,7 @@ use eyelet_telemetry::upstream::UpstreamCounters;
 
 use crate::choice::{Choice, choose};
 use crate::health::{Health, mix};
-use crate::sources::Sources;
+use crate::sources::SourceAddresses;
 
 /// The upstreams of one or several rules.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ pub struct Member {
     /// Whether it expects a PROXY header.
     pub is_told: bool,
     /// The addresses that it is dialled from.
-    pub sources: Sources,
+    pub sources: SourceAddresses,
     /// Its health.
     pub health: Health,
     /// Whether a task checks it.
@@ -123,7 +123,7 @@ impl Member {
         upstream: TerminateUpstream,
         check: Option<UpstreamCheck>,
         is_told: bool,
-        sources: Sources,
+        sources: SourceAddresses,
     ) -> Self {
         let health = Health::new(name(&upstream), check.is_some());
         let (is_being_checked, addresses) = (AtomicBool::new(false), Mutex::default());
@@ -196,7 +196,7 @@ mod tests {
         let host = Host::Name("app.example".into());
         let upstream = TerminateUpstream::Tcp(HostPort { host, port: 80 });
         Group::new(
-            [Arc::new(Member::new(upstream, None, false, Sources::new(&[], 0)))].into(),
+            [Arc::new(Member::new(upstream, None, false, SourceAddresses::new(&[], 0)))].into(),
             false,
         )
     }
@@ -249,7 +249,7 @@ mod tests {
                 host: Host::Ip(IpAddr::from([192, 0, 2, last])),
                 port: 80,
             });
-            Arc::new(Member::new(upstream, None, false, Sources::new(&[], 0)))
+            Arc::new(Member::new(upstream, None, false, SourceAddresses::new(&[], 0)))
         };
         let group = Group::new((0..64).map(member).collect(), false);
         let (client, mut tried) = (IpAddr::from([198, 51, 100, 1]), Tried::default());

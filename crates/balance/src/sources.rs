@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use eyelet_telemetry::upstream::UpstreamCounters;
 use parking_lot::Mutex;
@@ -14,19 +14,23 @@ const UPSTREAM_ADDRESSES_MAX: usize = 64;
 /// Ports run short where four fifths of them are in use, and no more below seven tenths.
 const SHORT: (usize, usize) = (4, 5);
 const AMPLE: (usize, usize) = (7, 10);
+/// One dial in so many tries an address at its turn that could not be bound to: it may be there
+/// now.
+const TRIES: u32 = 256;
 
 /// The `source_addresses` of an upstream. Without any, the kernel chooses.
 #[derive(Debug)]
-pub struct Sources {
-    addresses: Box<[SourceAddress]>,
+pub struct SourceAddresses {
+    addresses: Box<[OwnAddress]>,
     /// Local ports of the host: each address has so many for each address that is dialled.
     ports: AtomicUsize,
+    dials: AtomicU32,
     by_upstream: Mutex<HashMap<SocketAddr, Arc<[PortUse]>>>,
 }
 
 /// One of the addresses.
 #[derive(Debug)]
-struct SourceAddress {
+struct OwnAddress {
     ip: IpAddr,
     /// True since a socket could not be bound to it.
     is_faulty: AtomicBool,
@@ -60,11 +64,11 @@ pub struct Candidate {
     pub counters: Arc<UpstreamCounters>,
 }
 
-impl Sources {
+impl SourceAddresses {
     pub(crate) fn new(addresses: &[IpAddr], ports: usize) -> Self {
-        let addresses =
-            addresses.iter().map(|ip| SourceAddress { ip: *ip, is_faulty: false.into() });
-        Self { addresses: addresses.collect(), ports: ports.into(), by_upstream: Mutex::default() }
+        let addresses = addresses.iter().map(|ip| OwnAddress { ip: *ip, is_faulty: false.into() });
+        let (ports, dials) = (ports.into(), AtomicU32::new(0));
+        Self { addresses: addresses.collect(), ports, dials, by_upstream: Mutex::default() }
     }
 
     /// Itself, if it has addresses. Otherwise the kernel chooses one.
@@ -91,6 +95,7 @@ impl Sources {
     pub fn order(&self, upstream: SocketAddr) -> Vec<Candidate> {
         let uses = self.uses(upstream);
         let ports = self.ports();
+        let tries_faulty = self.dials.fetch_add(1, Relaxed).is_multiple_of(TRIES);
         let mut order: Vec<(bool, u64, Candidate)> = Vec::with_capacity(self.addresses.len());
         for (index, (address, of)) in self.addresses.iter().zip(uses.iter()).enumerate() {
             let used = of.counters.open.load(Relaxed);
@@ -98,10 +103,11 @@ impl Sources {
             if address.ip.is_ipv4() == upstream.is_ipv4() && (used as usize) < ports {
                 let counters = of.counters.clone();
                 let candidate = Candidate { index, ip: address.ip, counters };
-                order.push((address.is_faulty.load(Relaxed), used, candidate));
+                let is_last = address.is_faulty.load(Relaxed) && !tries_faulty;
+                order.push((is_last, used, candidate));
             }
         }
-        order.sort_by_key(|(is_faulty, used, _)| (*is_faulty, *used));
+        order.sort_by_key(|(is_last, used, _)| (*is_last, *used));
         order.into_iter().map(|(_, _, candidate)| candidate).collect()
     }
 
@@ -172,7 +178,7 @@ impl PortUse {
 }
 
 /// Equal are those with the same addresses, in the same order.
-impl PartialEq for Sources {
+impl PartialEq for SourceAddresses {
     fn eq(&self, other: &Self) -> bool {
         self.addresses().eq(other.addresses())
     }
@@ -193,7 +199,8 @@ mod tests {
 
     #[test]
     fn the_least_used_comes_first_and_a_full_or_faulty_one_not() {
-        let sources = Sources::new(&[ip("192.0.2.1"), ip("192.0.2.2"), ip("2001:db8::1")], 10);
+        let sources =
+            SourceAddresses::new(&[ip("192.0.2.1"), ip("192.0.2.2"), ip("2001:db8::1")], 10);
         let to = "198.51.100.1:443".parse().unwrap();
         let other = "198.51.100.2:443".parse().unwrap();
         assert_eq!(ips(&sources.order("[2001:db8::9]:443".parse().unwrap())), ["2001:db8::1"]);
@@ -209,6 +216,8 @@ mod tests {
         let order = sources.order(to);
         sources.note_bound(&order[0], Err(&"no such address"));
         assert_eq!(ips(&sources.order(to)), ["192.0.2.2", "192.0.2.1"], "a faulty one comes last");
+        let firsts = (0..TRIES).filter(|_| ips(&sources.order(to))[0] == "192.0.2.1");
+        assert_eq!(firsts.count(), 1, "it is tried now and then");
         sources.note_bound(&order[0], Ok(()));
         assert_eq!(ips(&sources.order(to)), ["192.0.2.1", "192.0.2.2"]);
         let in_use = sources.in_use();
@@ -219,7 +228,7 @@ mod tests {
 
     #[test]
     fn upstreams_that_nothing_is_open_at_are_forgotten() {
-        let sources = Sources::new(&[ip("192.0.2.1")], 10);
+        let sources = SourceAddresses::new(&[ip("192.0.2.1")], 10);
         let at = |port| SocketAddr::from(([198, 51, 100, 1], port));
         sources.order(at(1))[0].counters.opened();
         for port in 2..1_000 {

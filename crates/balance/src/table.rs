@@ -10,7 +10,7 @@ use eyelet_config::{
 };
 
 use crate::group::{Group, Member};
-use crate::sources::Sources;
+use crate::sources::SourceAddresses;
 
 /// What makes two upstreams one: whom to dial, how it is checked, whether it expects a PROXY
 /// header, and from where it is dialled.
@@ -98,7 +98,12 @@ impl Table {
         let before = earlier.and_then(|earlier| earlier.members.get(&key)).cloned();
         let member = before.unwrap_or_else(|| {
             let (upstream, check, is_told, sources) = key.clone();
-            Arc::new(Member::new(upstream, check, is_told, Sources::new(&sources, self.ports)))
+            Arc::new(Member::new(
+                upstream,
+                check,
+                is_told,
+                SourceAddresses::new(&sources, self.ports),
+            ))
         });
         member.sources.set_ports(self.ports);
         self.members.insert(key, member.clone());

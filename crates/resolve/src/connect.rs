@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use eyelet_balance::group::{Group, Member};
-use eyelet_balance::sources::Sources;
+use eyelet_balance::sources::SourceAddresses;
 use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
 use eyelet_engine::worker::Registration;
 use eyelet_engine::worker::WaitError;
@@ -72,7 +72,7 @@ pub struct DialOptions<'a> {
     /// For an upstream whose health is known.
     pub balanced: Option<&'a Balanced<'a>>,
     /// The addresses of this host to dial from. `None`: the kernel chooses one.
-    pub sources: Option<&'a Sources>,
+    pub sources: Option<&'a SourceAddresses>,
 }
 
 /// Owner of the sockets of one dial: it registers them, and bounds the waits for them.
@@ -209,7 +209,7 @@ pub enum NoSource {
 impl NoSource {
     /// As the error of a connect. It is a shortage of this host's.
     fn error(
-        sources: &Sources,
+        sources: &SourceAddresses,
         upstream: SocketAddr,
         last: Option<(IpAddr, io::Error)>,
     ) -> io::Error {

@@ -8,7 +8,6 @@ pub mod epoll;
 pub mod file;
 pub mod inotify;
 pub mod interfaces;
-pub mod local_ports;
 pub mod memory;
 pub mod pipe;
 pub mod process;

@@ -254,10 +254,8 @@ impl Reason {
             Self::UpstreamReset | Self::Io(Peer::Client, _) => Class::Reset,
             Self::Shed(_) => Class::Shed,
             Self::Timeout(..) => Class::Timeout,
-            Self::Dns(_)
-            | Self::Io(Peer::Upstream, _)
-            | Self::NoAddress
-            | Self::NoLocalPort(_)
+            Self::Dns(_) | Self::NoAddress | Self::NoLocalPort(_) => Class::Unreachable,
+            Self::Io(Peer::Upstream, _)
             | Self::UpstreamAlert(_)
             | Self::UpstreamNotTls
             | Self::UpstreamTls(_)

@@ -88,10 +88,14 @@ impl Authorities {
         each.find(|(path, stamp)| !stamp.is_same(Stamp::at(path))).map(|(path, _)| path)
     }
 
-    /// True if these verify clients as others do: the same authorities, and no lists at all, which
-    /// are not compared.
+    /// True if these verify clients as others do: by the same authorities, and by the same lists,
+    /// which are not compared if they were read twice.
     pub fn are_as(&self, other: &Self) -> bool {
-        self.number == other.number && self.revocations.is_none() && other.revocations.is_none()
+        let are_same_lists = match (&self.revocations, &other.revocations) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        self.number == other.number && are_same_lists
     }
 
     /// The verifier of clients.

@@ -29,6 +29,7 @@ use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
 use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
+use eyelet_config::crl::Revocations;
 use eyelet_config::{
     Action, CertificateFiles, CertificateSource, Config, RuleList, RunAuthority, Terminate,
     UnchangedPairs, Version,
@@ -191,11 +192,15 @@ impl ServerConfigs {
     /// When the first revocation list of clients' authorities expires, in seconds since 1970, and
     /// how many certificates are on all of them. `None`: no rule has any.
     pub fn revocations(&self) -> Option<(u64, usize)> {
-        let lists = self.made.iter().filter_map(|made| {
+        let mut all: Vec<Arc<Revocations>> = Vec::new();
+        for made in &self.made {
             let built = made.built.lock();
-            let lists = built.authorities.as_ref()?.revocations()?;
-            Some((lists.soonest_expiry()?, lists.entries()))
-        });
+            let lists = built.authorities.as_ref().and_then(Authorities::revocations);
+            if !lists.is_some_and(|lists| all.iter().any(|known| Arc::ptr_eq(known, lists))) {
+                all.extend(lists.cloned());
+            }
+        }
+        let lists = all.iter().filter_map(|lists| Some((lists.soonest_expiry()?, lists.entries())));
         lists.reduce(|one, other| (one.0.min(other.0), one.1 + other.1))
     }
 
@@ -344,8 +349,18 @@ fn read<'a>(
     files: &ClientFiles,
     known: impl IntoIterator<Item = &'a Arc<Made>>,
 ) -> Result<Authorities, TlsError> {
-    let known = known.into_iter().filter_map(|made| made.built.lock().authorities.clone());
-    Authorities::read(files, known)
+    let (mut others, mut same) = (Vec::new(), None);
+    for made in known {
+        let authorities = made.built.lock().authorities.clone();
+        let is_same = |known: &Authorities| known.changed(files).is_none();
+        if made.clients.as_ref() == Some(files) && authorities.as_ref().is_some_and(is_same) {
+            same = authorities;
+        } else {
+            others.extend(authorities);
+        }
+    }
+    // Rules with the same files share what was read of them.
+    same.map_or_else(|| Authorities::read(files, others.into_iter()), Ok)
 }
 
 impl Made {

@@ -14,7 +14,7 @@ use super::plain::Plain;
 use super::socket::tls::{ShakeError, shake};
 use super::socket::{Descriptor, Socket};
 use super::{http1, http2};
-use eyelet_balance::sources::Sources;
+use eyelet_balance::sources::SourceAddresses;
 use eyelet_config::{HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use eyelet_engine::worker::Worker;
 use eyelet_resolve::connect::{Balanced, DialOptions};
@@ -50,7 +50,7 @@ pub struct DialTerms<'a> {
     /// For an upstream whose health is known.
     pub balanced: Option<Balanced<'a>>,
     /// The addresses of this host to dial from. `None`: the kernel chooses one.
-    pub sources: Option<&'a Sources>,
+    pub sources: Option<&'a SourceAddresses>,
     /// True if the request may leave before an upstream that has chosen HTTP/2 has spoken. It must
     /// do no harm twice, and no other upstream could take it.
     pub is_early: bool,

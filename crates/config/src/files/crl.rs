@@ -23,7 +23,7 @@ const SERIAL_BYTES: usize = 20;
 type Serial = [u8; SERIAL_BYTES];
 
 /// The lists of a rule.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Revocations {
     lists: Vec<RevocationList>,
     /// True if a list counts that has expired.
@@ -115,6 +115,18 @@ impl Revocations {
         Ok((Self { lists, accepts_expired }, stamps))
     }
 
+    /// Reads the bytes of one file.
+    ///
+    /// # Errors
+    /// Why a list in them cannot be used.
+    pub fn parse(
+        bytes: &[u8],
+        authorities: &[TrustAnchor<'_>],
+        accepts_expired: bool,
+    ) -> Result<Self, CrlFault> {
+        Ok(Self { lists: of_bytes(bytes, authorities)?, accepts_expired })
+    }
+
     /// Checks a chain whose signatures are verified: each certificate of it, but for an
     /// authority's own that it has signed itself.
     ///
@@ -128,11 +140,13 @@ impl Revocations {
     ) -> Result<(), RevocationFault> {
         for (number, certificate) in [leaf].into_iter().chain(others).enumerate() {
             let parts = Parts::of(certificate).ok_or(RevocationFault::Malformed)?;
-            if number > 0 && parts.issuer == parts.subject {
-                continue;
-            }
             let serial = serial(parts.serial).ok_or(RevocationFault::Malformed)?;
-            self.check_one(parts.issuer, &serial, now)?;
+            match self.check_one(parts.issuer, &serial, now) {
+                // An authority's own needs no list, but may be on one (RFC 5280 section 3.2).
+                Err(RevocationFault::Unknown | RevocationFault::Expired)
+                    if number > 0 && parts.issuer == parts.subject => {}
+                checked => checked?,
+            }
         }
         Ok(())
     }

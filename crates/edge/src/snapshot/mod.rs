@@ -31,7 +31,7 @@ use eyelet_resolve::names::SharedNames;
 use eyelet_resolve::system::SystemDns;
 use eyelet_secrets::Secrets;
 use eyelet_sources::secrets;
-use eyelet_sys::local_ports::local_ports;
+use eyelet_sys::interfaces::local_ports;
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::rule_hits::RuleHits;
 use eyelet_tls::client::ClientConfigs;

@@ -8,8 +8,7 @@ use eyelet_config::{
     Action, Balance, Config, Host, HostPort, Originate, Splice, SpliceUpstream, Terminate,
     TerminateUpstream, TlsUpstream,
 };
-use eyelet_sys::interfaces;
-use eyelet_sys::local_ports::local_ports;
+use eyelet_sys::interfaces::{self, local_ports};
 
 /// One warning for each address that is not of this host, and one for each upstream that has fewer
 /// local ports than connections are allowed.

@@ -386,9 +386,14 @@ fn held_of(
 
 /// Writes when the first revocation list expires, and how many certificates are on all of them.
 fn write_revocations(metrics: &mut Metrics, snapshot: &Snapshot) {
-    let Some((expiry, entries)) = snapshot.tls.revocations() else { return };
+    let known = snapshot.tls.revocations();
+    let name = "revocation_list_soonest_expiry_timestamp_seconds";
     let help = "The first revocation list of clients expires.";
-    metrics.gauge("revocation_list_soonest_expiry_timestamp_seconds", help, expiry);
+    let mut soonest = metrics.family(MetricKind::Gauge, name, help);
+    if let Some((expiry, _)) = known {
+        soonest.sample(&[], expiry);
+    }
+    let entries = known.map_or(0, |(_, entries)| entries);
     metrics.gauge("revoked_certificates", "Certificates on revocation lists.", entries);
 }
 

@@ -32,6 +32,7 @@ mod half_close;
 mod handshake;
 mod held;
 mod hellos;
+mod key_types;
 mod life;
 mod listed;
 mod lists;

@@ -10,7 +10,7 @@ use socket2::{Domain, Socket, Type};
 use crate::support::client::{Offer, alert_in, alert_of, ending, handshake};
 use crate::support::edge::{LISTENER, splice};
 use crate::support::gate::sink;
-use crate::support::{Edge, End, Hello, Pki, SOON};
+use crate::support::{Edge, End, Hello, Pki, SOON, Upstream};
 
 const RATE: usize = 5;
 /// Clients that come at once: eight times what a second admits.
@@ -18,15 +18,14 @@ const CLIENTS: usize = 40;
 /// internal_error: it may come again. access_denied would say that it may not.
 const INTERNAL_ERROR: u8 = 80;
 
-/// An edge with these limits, a rule that terminates app.test, and one that splices host.test.
-fn edge(pki: &Pki, listener: &str, limits: &str) -> Edge {
+/// An edge with these limits, a rule that terminates app.test, one that splices host.test, and the
+/// upstream of both.
+fn edge(pki: &Pki, listener: &str, limits: &str) -> (Edge, Upstream) {
     let upstream = sink();
     let rules = pki.terminate(&format!("tcp://{}", upstream.address), "");
     let splice = splice(upstream.address, "");
     let config = format!("workers = 2\n{listener}{rules}{splice}[limits]\n{limits}\n");
-    let edge = Edge::start_whole(&pki.folder, &config, |_| ());
-    std::mem::forget(upstream);
-    edge
+    (Edge::start_whole(&pki.folder, &config, |_| ()), upstream)
 }
 
 /// A connection from this loopback address.
@@ -58,7 +57,7 @@ fn check_admitted(admitted: usize, began: Instant) {
 #[test]
 fn a_source_over_its_rate_is_reset_and_others_are_served() {
     let pki = Pki::new();
-    let edge = edge(&pki, LISTENER, &format!("source_handshakes_per_second = {RATE}"));
+    let (edge, _upstream) = edge(&pki, LISTENER, &format!("source_handshakes_per_second = {RATE}"));
     let began = Instant::now();
     let mut refused = Vec::new();
     for _ in 0..CLIENTS {
@@ -81,7 +80,7 @@ fn a_source_over_its_rate_is_reset_and_others_are_served() {
 #[test]
 fn a_hello_over_the_rate_gets_an_alert() {
     let pki = Pki::new();
-    let edge = edge(&pki, LISTENER, &format!("source_handshakes_per_second = {RATE}"));
+    let (edge, _upstream) = edge(&pki, LISTENER, &format!("source_handshakes_per_second = {RATE}"));
     let open: Vec<_> = (0..CLIENTS).map(|_| connect_from([127, 0, 0, 1], edge.address())).collect();
     let began = Instant::now();
     let mut admitted = 0;
@@ -97,7 +96,7 @@ fn a_hello_over_the_rate_gets_an_alert() {
 #[test]
 fn the_process_has_a_rate_and_spliced_connections_take_none_of_it() {
     let pki = Pki::new();
-    let edge = edge(&pki, LISTENER, &format!("handshakes_per_second = {RATE}"));
+    let (edge, _upstream) = edge(&pki, LISTENER, &format!("handshakes_per_second = {RATE}"));
     let began = Instant::now();
     let mut refused = Vec::new();
     for n in 0..CLIENTS {
@@ -132,7 +131,7 @@ fn the_process_has_a_rate_and_spliced_connections_take_none_of_it() {
 fn a_proxy_header_says_whose_rate_it_is() {
     let pki = Pki::new();
     let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\nproxy_protocol_from = \"127.0.0.1\"\n";
-    let edge = edge(&pki, listener, "source_handshakes_per_second = 1");
+    let (edge, _upstream) = edge(&pki, listener, "source_handshakes_per_second = 1");
     let ask = |source: Ipv4Addr| {
         let mut socket = connect_from([127, 0, 0, 1], edge.address());
         let header = format!("PROXY TCP4 {source} 192.0.2.100 1000 443\r\n");
@@ -153,7 +152,7 @@ fn a_proxy_header_says_whose_rate_it_is() {
 #[test]
 fn a_refusal_by_rule_takes_no_token() {
     let pki = Pki::new();
-    let edge = edge(&pki, LISTENER, "handshakes_per_second = 1");
+    let (edge, _upstream) = edge(&pki, LISTENER, "handshakes_per_second = 1");
     for _ in 0..CLIENTS {
         let mut socket = connect_from([127, 0, 0, 1], edge.address());
         socket.write_all(&Hello::named("other.test").bytes()).unwrap();

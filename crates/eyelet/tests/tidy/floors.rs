@@ -58,7 +58,8 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "ipnet",
             "rustls",
             "rustls-pki-types",
-            "strsim", // the key that was meant
+            "rustls-webpki", // revocation lists
+            "strsim",        // the key that was meant
             "thiserror",
             "toml",
             "x509-parser",
@@ -303,6 +304,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/upstream",
         Some(&[
             "bytes",
+            "eyelet-balance", // the addresses to dial from
             "eyelet-compress",
             "eyelet-config",
             "eyelet-engine",

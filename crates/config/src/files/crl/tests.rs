@@ -48,7 +48,7 @@ impl Authority {
             invalidity_date: None,
         });
         let uris = vec!["http://crl.example/1.crl".to_owned()];
-        let part = part.then(|| CrlIssuingDistributionPoint {
+        let part = part.then_some(CrlIssuingDistributionPoint {
             distribution_point: CrlDistributionPoint { uris },
             scope: None,
         });
@@ -100,7 +100,7 @@ fn a_listed_certificate_is_revoked_and_one_without_a_list_is_unknown() {
     assert_eq!(known.check(&other.leaf(&[8]), &[], at(NOW)), Err(RevocationFault::Unknown));
     // A client may send its authority, too, and an issuer that is revoked.
     let good = one.leaf(&[8]);
-    assert_eq!(known.check(&good, &[one.certificate.clone()], at(NOW)), Ok(()));
+    assert_eq!(known.check(&good, std::slice::from_ref(&one.certificate), at(NOW)), Ok(()));
     assert_eq!(known.check(&good, &[one.leaf(&[7])], at(NOW)), Err(RevocationFault::Revoked));
     for broken in [&good[..20], &good[..4], &[], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]] {
         let broken = CertificateDer::from(broken.to_vec());
