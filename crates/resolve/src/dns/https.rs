@@ -47,7 +47,7 @@ pub enum HttpFault {
 
 impl Http2 {
     /// A connection that has said nothing.
-    pub fn new() -> Self {
+    pub fn begin() -> Self {
         let limits = H2Limits {
             streams_max: 0,
             connection_window: 64 << 10,
@@ -241,7 +241,7 @@ mod tests {
                 ("503", KIND, 9),
             ],
         ));
-        let mut http = Http2::new();
+        let mut http = Http2::begin();
         let message = [0; 12];
         let mut next = async || http.get(&mut near, "dns.example", "/dns-query", &message).await;
         for bytes in [40, 60_000] {
@@ -258,7 +258,7 @@ mod tests {
         tokio::spawn(async move {
             far.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
         });
-        let refused = Http2::new().get(&mut near, "dns.example", "/dns-query", &[0; 12]).await;
+        let refused = Http2::begin().get(&mut near, "dns.example", "/dns-query", &[0; 12]).await;
         assert!(matches!(refused, Err(HttpFault::Connection(_))), "{refused:?}");
     }
 

@@ -195,7 +195,7 @@ impl SecureServer {
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
         match &self.url {
             None => Ok(Connection { stream, http: None }),
-            Some(_) if is_http2 => Ok(Connection { stream, http: Some(Http2::new()) }),
+            Some(_) if is_http2 => Ok(Connection { stream, http: Some(Http2::begin()) }),
             Some(_) => Err(SecureFault::NoHttp2),
         }
     }
