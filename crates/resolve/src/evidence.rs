@@ -85,13 +85,13 @@ pub enum Lack {
     Unasked(Box<str>),
 }
 
-/// Why there is nobody whom certificates could be trusted by.
+/// Authorities that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthoritiesError {
-    /// Those of destinations.
+    /// Those that vouch for destinations.
     #[error("[evidence] ca: {0}")]
     Evidence(RootsError),
-    /// Those of resolvers.
+    /// Those that vouch for resolvers.
     #[error("[dns] ca: {0}")]
     Dns(RootsError),
 }

@@ -28,7 +28,7 @@ pub struct Http2 {
     is_leaving: bool,
 }
 
-/// Why there was no answer.
+/// The fault of a server that gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpFault {
     #[error("the connection ended: {0}")]
@@ -47,7 +47,7 @@ pub enum HttpFault {
 
 impl Http2 {
     /// A connection that has said nothing.
-    pub fn new() -> Self {
+    pub fn begin() -> Self {
         let limits = H2Limits {
             streams_max: 0,
             connection_window: 64 << 10,
@@ -186,20 +186,25 @@ mod tests {
         let mut server = H2Connection::server(H2Limits::default(), 0, &mut output);
         let mut answers = answers.iter();
         loop {
-            while let H2Received::Event { consumed, event } =
-                server.receive(&input, 0, &mut output).unwrap()
-            {
-                let asked = match event {
-                    H2Event::Request { stream, head, .. } => {
+            let mut is_all = false;
+            while !is_all {
+                let (consumed, asked) = match server.receive(&input, 0, &mut output).unwrap() {
+                    H2Received::Event {
+                        consumed,
+                        event: H2Event::Request { stream, head, .. },
+                    } => {
                         assert!(head.path().unwrap().starts_with(b"/dns-query?dns=AAA"));
-                        Some(stream)
+                        (consumed, Some(stream))
                     }
-                    _ => None,
+                    H2Received::Event { consumed, .. } => (consumed, None),
+                    H2Received::NeedMore { consumed, .. } | H2Received::OutputFull { consumed } => {
+                        is_all = true;
+                        (consumed, None)
+                    }
                 };
                 input.drain(..consumed);
-                let Some((stream, (status, kind, bytes))) = asked.zip(answers.next()) else {
-                    continue;
-                };
+                let Some(stream) = asked else { continue };
+                let (status, kind, bytes) = answers.next().unwrap();
                 let fields = [(":status", *status), ("content-type", *kind)]
                     .map(|(name, value)| HeaderField::new(name.as_bytes(), value.as_bytes()));
                 server.respond(stream, fields, *bytes == 0, &mut output).unwrap();
@@ -236,11 +241,13 @@ mod tests {
                 ("503", KIND, 9),
             ],
         ));
-        let mut http = Http2::new();
+        let mut http = Http2::begin();
         let message = [0; 12];
         let mut next = async || http.get(&mut near, "dns.example", "/dns-query", &message).await;
-        assert_eq!(next().await.unwrap(), [7; 40]);
-        assert_eq!(next().await.unwrap(), [7; 60_000]);
+        for bytes in [40, 60_000] {
+            let body = next().await.unwrap();
+            assert_eq!((body.len(), body.iter().all(|byte| *byte == 7)), (bytes, true));
+        }
         let unavailable = next().await;
         assert!(matches!(unavailable, Err(HttpFault::Status(503))), "{unavailable:?}");
     }
@@ -251,7 +258,7 @@ mod tests {
         tokio::spawn(async move {
             far.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
         });
-        let refused = Http2::new().get(&mut near, "dns.example", "/dns-query", &[0; 12]).await;
+        let refused = Http2::begin().get(&mut near, "dns.example", "/dns-query", &[0; 12]).await;
         assert!(matches!(refused, Err(HttpFault::Connection(_))), "{refused:?}");
     }
 

@@ -1,5 +1,5 @@
-//! Resolvers that are asked over TLS: whom they are trusted by, their kept connections, DNS over
-//! TLS (RFC 7858), and which connections speak DNS over HTTPS.
+//! Resolvers that are asked over TLS: the authorities that vouch for them, kept connections, and
+//! DNS over TLS (RFC 7858). `https.rs` has DNS over HTTPS.
 
 use std::cell::RefCell;
 use std::io;
@@ -28,8 +28,8 @@ use eyelet_tls::roots::{EvidenceRoots, RootsError};
 /// Connections to a server at once: for each worker, once for names that are dialled and once for
 /// evidence. More questions wait for one of them.
 const CONNECTIONS_MAX: usize = 8;
-/// How long a connection without a question is kept. Servers close theirs after some more seconds
-/// (unbound 30, by RFC 7766 section 6.2.3 "a few").
+/// Time for which a connection without a question is kept: "a few seconds" (RFC 7766 section
+/// 6.2.3). unbound ends its side after 30.
 const IDLE: Duration = Duration::from_secs(10);
 /// Queries have a multiple of so many bytes (RFC 8467 section 4.1), so that their length says
 /// little about the name.
@@ -107,7 +107,7 @@ fn authority(name: &str, port: u16) -> String {
     if port == 443 { host } else { format!("{host}:{port}") }
 }
 
-/// Where DNS over HTTPS is asked.
+/// The URL of DNS over HTTPS.
 struct HttpsUrl {
     authority: String,
     path: String,
@@ -139,7 +139,7 @@ struct Connection {
     http: Option<Http2>,
 }
 
-/// Why a resolver gave no answer.
+/// The fault of a resolver that gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SecureFault {
     #[error("cannot connect: {0}")]
@@ -195,7 +195,7 @@ impl SecureServer {
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
         match &self.url {
             None => Ok(Connection { stream, http: None }),
-            Some(_) if is_http2 => Ok(Connection { stream, http: Some(Http2::new()) }),
+            Some(_) if is_http2 => Ok(Connection { stream, http: Some(Http2::begin()) }),
             Some(_) => Err(SecureFault::NoHttp2),
         }
     }

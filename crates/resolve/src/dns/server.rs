@@ -79,7 +79,7 @@ pub enum AskedServer {
     Secure(SecureServer),
 }
 
-/// How a server is asked.
+/// The way in which a server is asked.
 enum Transport {
     /// UDP, and TCP for an answer that was truncated.
     Clear(Vec<ConnectionConfig>),
