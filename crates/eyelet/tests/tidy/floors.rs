@@ -27,6 +27,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ),
     ("crates/h2", Some(&["zeroize"])),
     ("crates/quic", Some(&["eyelet-wire", "rustls"])),
+    ("crates/flows", Some(&["eyelet-memory", "foldhash", "hashbrown"])),
     ("crates/record", Some(&["aws-lc-rs", "eyelet-wire", "ring", "thiserror", "zeroize"])),
     ("crates/sys", Some(&["allocator-api2", "libc", "rustix", "sd-notify"])),
     (
@@ -107,6 +108,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/engine",
         Some(&[
+            "eyelet-flows",
             "eyelet-hold",
             "eyelet-memory",
             "eyelet-record",
@@ -116,7 +118,8 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-wire",
             "fastrand", // with the feature `testing` only
             "foldhash",
-            "postcard", // parked connections as bytes for another process
+            "postcard",
+            "quinn-udp", // parked connections as bytes for another process
             "serde",
             "thiserror",
             "tokio",
@@ -423,6 +426,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-http",
             "eyelet-memory",
             "eyelet-policy",
+            "eyelet-quic",
             "eyelet-recoding",
             "eyelet-record",
             "eyelet-relay",
