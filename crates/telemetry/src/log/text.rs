@@ -157,6 +157,7 @@ mod tests {
             upstream_tls: None,
             coded: Coded::default(),
             trace: None,
+            held: None,
         };
         let line = Line {
             decided: &decided,
