@@ -14,8 +14,8 @@ use crate::document::reader::{Place, Report, Section};
 use crate::files::{Depth, Files, UnchangedPairs, read};
 use crate::rule;
 use crate::rule::{Lead, ReadState};
-use crate::rules::Reading;
 use crate::rules::lists::ListReader;
+use crate::rules::{Reading, request_order};
 use crate::sections::acme;
 use crate::sections::acme::AcmeRules;
 use crate::sections::admin;
@@ -192,6 +192,7 @@ fn read_rules<'t>(
     check_certificates(&leads, &asks_certificates, listeners);
     let policy = Rules::with_lists(&matchers, lists.lists());
     check_coverage(&policy, &matchers, &rules, &read);
+    request_order::check(&matchers, &rules, &read);
     (rules, policy)
 }
 

@@ -336,7 +336,7 @@ impl Reason {
     pub fn status(&self) -> u16 {
         match self {
             Self::Misdirected(_) | Self::RuleGone => 421,
-            Self::Placeholder(_) => 403,
+            Self::Held(_) | Self::Placeholder(_) => 403,
             Self::Request(status, _) => *status,
             Self::RefusedRequest(_) => 403,
             Self::Trace => 405,

@@ -18,6 +18,7 @@ use eyelet_http::{WokenConnection, check};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_memory::slab::Key;
+use eyelet_relay::held::HeldConnection;
 use eyelet_relay::{KeptExchanges, Relay};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use eyelet_telemetry::labels::Labels;
@@ -109,6 +110,17 @@ impl Program for Service {
                 let woken = WokenConnection { handle, info, counted };
                 eyelet_http::serve_cleartext(edge.http.clone(), woken, flow)
             }
+            Relay::Held(held) if held.session().is_some() => {
+                let woken = WokenConnection { handle, info, counted };
+                match eyelet_http::serve_held(edge.http.clone(), woken, held) {
+                    Ok(served) => served,
+                    Err(WokenConnection { info, .. }) => {
+                        let reason = Reason::Internal("a request that is held has no TLS");
+                        edge.engine.emit(&info, &End::failed(reason));
+                        Box::pin(std::future::ready(()))
+                    }
+                }
+            }
             Relay::Held(held) => Box::pin(resume(edge, handle, Box::new(info), held, counted)),
             Relay::Splice(_) => {
                 let reason = Reason::Internal("a spliced connection without an upstream");
@@ -188,6 +200,10 @@ impl Program for Service {
     ) -> Vec<AttachedStreams> {
         let engine = self.edge.borrow().engine.clone();
         eyelet_http::attach_links(&engine, links, connections)
+    }
+
+    fn end_held(&self, info: ConnectionInfo, held: &HeldConnection, end: &End) {
+        eyelet_http::end_held(self.edge().http.clone(), info, held, end);
     }
 
     fn ask_again(&self, info: &ConnectionInfo, key: HoldKey, bytes: usize) -> Option<HoldPlace> {

@@ -233,6 +233,7 @@ impl PreparedSnapshot {
             compress,
             trace,
             secrets: self.secrets,
+            holds: holds.clone(),
             hits: hits.clone(),
         };
         Ok(Snapshot {

@@ -25,6 +25,7 @@ use crate::worker::state::{Burst, EndingState, MovingState, SheddingState};
 use eyelet_memory::budget::Counted;
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 use eyelet_memory::slab::Key;
+use eyelet_relay::held::HeldConnection;
 use eyelet_relay::{Buffers, KeptExchanges, Relay};
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, SharedInfo};
@@ -193,6 +194,9 @@ pub trait Program {
     ) -> Vec<AttachedStreams> {
         Vec::new()
     }
+
+    /// Writes the access line of a request that ends while it is held.
+    fn end_held(&self, _info: ConnectionInfo, _held: &HeldConnection, _end: &End) {}
 
     /// A place for a held connection that comes from another process, among those that wait on this
     /// question. `None`: it is to be decided anew.

@@ -215,7 +215,7 @@ fn begin(
     acme_keeper.configure(&snapshot.config).map_err(StartError::Acme)?;
     let published = Arc::new(Published::new(snapshot, listeners, writer.lines(), count));
     let (connections, queries) = Connections::new(count);
-    let predecessors = Arc::<Predecessors>::default();
+    let predecessors = Predecessors::new(published.snapshot().holds.clone());
     let admin = AdminKeeper::new(&published, &ticket_keeper.keys, connections, &predecessors);
     let orders = watch::Sender::<Orders>::default();
     let mut running = Running {

@@ -110,7 +110,8 @@ impl Line<'_> {
             let _ = serde_json::to_writer(out, requester);
         });
         out.extend_from_slice(br#","held":"#);
-        or_null(out, self.decided.held, |out, held| {
+        let of_request = self.http.and_then(|request| request.held);
+        or_null(out, of_request.or(self.decided.held), |out, held| {
             // As above.
             let _ = serde_json::to_writer(out, &held);
         });

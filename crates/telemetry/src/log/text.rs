@@ -159,6 +159,7 @@ mod tests {
             upstream_tls: None,
             coded: Coded::default(),
             trace: None,
+            held: None,
         };
         let line = Line {
             decided: &decided,

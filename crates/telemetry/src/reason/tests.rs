@@ -72,6 +72,7 @@ rows! {
     Reason::Held(HeldEnd::Refused) => "`held, and refused`",
     Reason::Held(HeldEnd::Undecided) => "`held, and nobody decided`",
     Reason::Held(HeldEnd::TooMany) => "`too many connections are held`",
+    Reason::Held(HeldEnd::TooLong) => "`its path is too long to ask about`",
     Reason::Refused(_) => "a matcher, as in `refused by name`",
     Reason::RefusedRequest(_) => "of a request, as in `no rule for this request`",
     Reason::MalformedName(_) => "`malformed name: …`",
@@ -281,7 +282,7 @@ fn grouped_examples() -> Vec<Reason> {
     all.extend([ServerFault::NotTls, ServerFault::ThirdHello].map(Reason::Server));
     let requests = [NotConnect::Method, NotConnect::NotHttp, NotConnect::Tls];
     all.extend(requests.map(Reason::NotConnect));
-    let held = [HeldEnd::Refused, HeldEnd::Undecided, HeldEnd::TooMany];
+    let held = [HeldEnd::Refused, HeldEnd::Undecided, HeldEnd::TooMany, HeldEnd::TooLong];
     all.extend(held.map(Reason::Held));
     all.extend([UserLack::Missing, UserLack::Wrong].map(Reason::NoUser));
     all.extend([StreamFlood::Dropped, StreamFlood::Reset].map(Reason::StreamFlood));

@@ -299,6 +299,7 @@ fn requests() -> impl Strategy<Value = (Texts, RequestInfo<'static>)> {
                 upstream_tls: None,
                 coded,
                 trace,
+                held: None,
             };
             (texts, rest)
         },
