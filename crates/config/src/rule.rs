@@ -73,7 +73,7 @@ pub(super) fn read<'t>(
     check_fit(section, kind, then);
     originate::fit_listeners(section, listeners, &mut matchers, kind.asks_of_plain());
     originate::check_clients(section, listeners, &matchers.listeners);
-    quic::check(section, listeners, &matchers);
+    quic::check(section, listeners, (&matchers.listeners, matchers.conditions.transport));
     let mut shown = Vec::new();
     let (mut action, mut needs) = match then {
         Kind::Originate => {
@@ -117,12 +117,11 @@ pub(super) fn read<'t>(
     };
     let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
     let (sni_lists, conditions) = (matchers.sni_lists, matchers.conditions);
-    let shadow = section.flag("shadow").unwrap_or(false);
     requests::check_action(section, &action);
     let upstream = action.requests().map(|requests| &requests.upstream);
     let matchers = eyelet_policy::Rule {
         refuse: kind == Kind::Refuse,
-        shadow,
+        shadow: section.flag("shadow").unwrap_or(false),
         needs,
         sni,
         sni_lists,
