@@ -73,7 +73,7 @@ pub(super) fn read<'t>(
     check_fit(section, kind, then);
     originate::fit_listeners(section, listeners, &mut matchers, kind.asks_of_plain());
     originate::check_clients(section, listeners, &matchers.listeners);
-    quic::check(section, listeners, &matchers);
+    quic::check(section, listeners, (&matchers.listeners, matchers.conditions.transport));
     let mut shown = Vec::new();
     let (mut action, mut needs) = match then {
         Kind::Originate => {

@@ -10,7 +10,7 @@ use eyelet_quic::{InitialRead, InitialReader, crypto_error, refusal};
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 use eyelet_wire::hello::Hello;
-use eyelet_wire::quic::{ConnectionId, QuicAnswer, QuicFault, QuicHeader, packets};
+use eyelet_wire::quic::{QuicId, QuicAnswer, QuicFault, QuicHeader, packets};
 
 use crate::path::refuse::RefusalMessage;
 
@@ -34,7 +34,7 @@ pub struct FlowReading {
     pub flow: Key,
     reader: Option<InitialReader>,
     /// The client's own id in its first packet.
-    client_id: Option<ConnectionId>,
+    client_id: Option<QuicId>,
     /// Datagrams that the reader has seen, of those that wait.
     seen: usize,
 }
@@ -129,9 +129,9 @@ fn faulty(fault: QuicFault) -> RefusedFlow {
 }
 
 /// The source id of a datagram's first packet.
-fn source_id(datagram: &[u8]) -> Option<ConnectionId> {
+fn source_id(datagram: &[u8]) -> Option<QuicId> {
     match packets(datagram).next()?.ok()?.header {
-        QuicHeader::Long(long) => ConnectionId::new(long.scid),
+        QuicHeader::Long(long) => QuicId::new(long.scid),
         QuicHeader::Short { .. } => None,
     }
 }
