@@ -10,7 +10,7 @@ use eyelet_quic::{InitialRead, InitialReader, crypto_error, refusal};
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 use eyelet_wire::hello::Hello;
-use eyelet_wire::quic::{QuicId, QuicAnswer, QuicFault, QuicHeader, packets};
+use eyelet_wire::quic::{QuicAnswer, QuicFault, QuicHeader, QuicId, packets};
 
 use crate::path::refuse::RefusalMessage;
 
