@@ -1,6 +1,7 @@
 //! The checked configuration as values, after defaults.
 
 pub(crate) mod headers;
+mod limits;
 pub(crate) mod listen_address;
 pub(crate) mod values;
 
@@ -556,6 +557,8 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// Without a byte in either direction.
     pub idle_timeout: Duration,
+    /// Without a datagram of a flow of QUIC in either direction.
+    pub quic_idle_timeout: Duration,
     /// True if idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
     /// The time that busy connections may last after SIGTERM.
@@ -655,22 +658,6 @@ pub struct Tickets {
 impl Default for Tickets {
     fn default() -> Self {
         Self { enabled: true, lifetime: Duration::from_hours(12) }
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            hello_bytes_max: HELLO_BYTES_MAX,
-            hello_timeout: Duration::from_secs(5),
-            handshake_timeout: Duration::from_secs(10),
-            connect_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(3600),
-            shed_idle: false,
-            drain_timeout: Duration::from_secs(5),
-            connections_max: None,
-            memory_max: 512 << 20,
-        }
     }
 }
 

@@ -377,6 +377,8 @@ impl ServedConnection {
             decided: self.info.decided.clone(),
             bytes_to_upstream: self.info.bytes_to_upstream + self.counts.to_upstream.get(),
             bytes_to_client: self.info.bytes_to_client + self.counts.to_client.get(),
+            is_quic: false,
+            datagrams: [0; 2],
         };
         if let Some(name) = &*self.upstream.borrow() {
             info.decided.upstream = Some(UpstreamName::of(name));

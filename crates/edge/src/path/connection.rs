@@ -185,7 +185,7 @@ async fn go_on(
 
 /// Writes the line of the decision if all are wanted, or if a rule in shadow would have refused:
 /// the connection's own line may come in a day.
-fn emit_decision(connection: &Active<'_>, action: &Action) {
+pub fn emit_decision(connection: &Active<'_>, action: &Action) {
     let mut shadow = connection.info.decided.shadow.iter();
     let is_shadowed = shadow.any(|(_, would)| *would == Outcome::Refused);
     if !is_shadowed && !connection.edge.snapshot.config.log.decided {

@@ -26,6 +26,7 @@ use eyelet_telemetry::reason::Reason;
 
 use crate::path::action::hold;
 use crate::path::connection::{connection, resume};
+use crate::path::flow;
 use crate::snapshot::edge::Edge;
 use crate::snapshot::published::{Published, SnapshotUpdate};
 
@@ -85,6 +86,10 @@ impl Program for Service {
 
     fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task {
         Box::pin(connection(self.edge(), handle, Box::new(info)))
+    }
+
+    fn flow_begun(self: Rc<Self>, handle: Handle, info: ConnectionInfo, key: Key) -> Task {
+        Box::pin(flow::flow(self.edge(), handle, Box::new(info), key))
     }
 
     fn woken(

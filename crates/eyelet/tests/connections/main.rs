@@ -51,6 +51,7 @@ mod probe;
 mod probe_faults;
 mod probes;
 mod proxy;
+mod quic_flows;
 mod refuse;
 mod reload;
 mod renewal;

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 
+use eyelet_wire::quic::QuicFault;
+
 use super::*;
 
 /// One match with the row of each reason, so that a new reason without a row does not compile.
@@ -87,6 +89,7 @@ rows! {
     Reason::Trace => "`TRACE is not passed on`",
     Reason::Placeholder(_) => "`secret: …`",
     Reason::MalformedHello(_) => "`malformed hello: …`",
+    Reason::MalformedQuic(_) => "`malformed QUIC: …`",
     Reason::NotTls(_) => "a protocol, as in `plain HTTP`",
     Reason::MalformedConnect(_) => "`malformed CONNECT: …`",
     Reason::NotConnect(NotConnect::Method) => "`another method than CONNECT`",
@@ -192,6 +195,7 @@ fn detailed_examples() -> Vec<Reason> {
         })),
         Reason::MalformedConnect(ConnectFault::Content),
         Reason::MalformedHello(malformed()),
+        Reason::MalformedQuic(QuicFault::NotInitial),
         Reason::MalformedName(SniFault::Nul),
         Reason::MalformedProxyHeader(ProxyFault::LineEnd),
         Reason::MalformedSocks(SocksFault::NoMethod),

@@ -190,6 +190,7 @@ impl ServedConnection {
             client: self.info.client,
             bytes_to_upstream: record.bytes_to_upstream,
             bytes_to_client: record.bytes_to_client,
+            datagrams: None,
         };
         let end = self.end_of(record);
         self.http.emit_request(&self.info.decided, &measured, &end, &record.info());

@@ -268,6 +268,7 @@ fn measured() -> impl Strategy<Value = Measured> {
             client,
             bytes_to_upstream,
             bytes_to_client,
+            datagrams: None,
         },
     )
 }

@@ -65,6 +65,8 @@ fn info(decided: Decided) -> ConnectionInfo {
         decided,
         bytes_to_upstream: 1_000,
         bytes_to_client: 5_000_000_000,
+        is_quic: false,
+        datagrams: [0; 2],
     }
 }
 
