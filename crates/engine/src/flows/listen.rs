@@ -26,7 +26,7 @@ impl Worker {
             }
             let index = sockets.iter().position(Option::is_none).unwrap_or(sockets.len());
             let token = Token::Datagrams(index as u16).encode();
-            let made = DatagramSocket::new(new).and_then(|made| {
+            let made = DatagramSocket::new(new.listener, &new.socket).and_then(|made| {
                 self.table.borrow().epoll.add_listener(&made.socket, token)?;
                 Ok(Rc::new(made))
             });

@@ -15,8 +15,6 @@ use eyelet_sys::socket;
 use eyelet_telemetry::info::Parked;
 use quinn_udp::UdpSocketState;
 
-use crate::worker::process::ListenerSocket;
-
 pub mod inbox;
 
 /// Datagrams that one system call reads: each may be up to 64 that the kernel has put together.
@@ -110,12 +108,12 @@ impl WorkerFlows {
 }
 
 impl DatagramSocket {
-    pub fn new(of: &ListenerSocket) -> io::Result<Self> {
+    pub fn new(listener: u16, socket: &Arc<OwnedFd>) -> io::Result<Self> {
         Ok(Self {
-            listener: Cell::new(of.listener),
-            socket: of.socket.clone(),
-            state: UdpSocketState::new((&*of.socket).into())?,
-            address: socket::local_address(&of.socket)?,
+            listener: Cell::new(listener),
+            socket: socket.clone(),
+            state: UdpSocketState::new((&**socket).into())?,
+            address: socket::local_address(socket)?,
             is_listening: Cell::new(true),
         })
     }
