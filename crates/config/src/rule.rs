@@ -117,14 +117,13 @@ pub(super) fn read<'t>(
         Some(_) => listeners.asked_for(&matchers.listeners),
         None => Vec::new(),
     };
-    let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
     requests::check_action(section, &action);
     let upstream = action.requests().map(|requests| &requests.upstream);
     let matchers = eyelet_policy::Rule {
         refuse: kind == Kind::Refuse,
         shadow: section.flag("shadow").unwrap_or(false),
         needs,
-        sni,
+        sni: matchers.sni.into_iter().map(|(_, pattern)| pattern).collect(),
         sni_lists: matchers.sni_lists,
         conditions: matchers.conditions,
         requests: asked,

@@ -17,7 +17,9 @@ use super::find::FoundUpstream;
 use super::passing::{BodyProgress, Passing};
 use super::resting::{KeptUpstream, Resting};
 use super::transfer::{Download, Upload, rest_websocket};
+use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::{Failure, NoHead};
+use eyelet_downstream::client::io::ClientLost;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::intermediary::Intermediary;
@@ -27,6 +29,7 @@ use eyelet_downstream::connection::resting::{
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::by_request::RequestRuling;
+use eyelet_engine::worker::WaitError;
 use eyelet_http1::head::{Request, Scanner, take_request};
 use eyelet_recoding::{RequestCodings, RestingCodings};
 use eyelet_telemetry::reason::Reason;
@@ -305,6 +308,35 @@ impl Exchange<'_, '_> {
             return Poll::Ready(Ok(BodyProgress::Rests(since)));
         }
         self.poll_stalled(task, since, Some(passing)).map(Err)
+    }
+
+    /// Waits until no byte has moved for too long, or other connections need the memory. `passing`:
+    /// the response whose body passes meanwhile.
+    pub(super) fn poll_stalled(
+        &mut self,
+        task: &mut Context<'_>,
+        moved: Instant,
+        passing: Option<&Passing<'_>>,
+    ) -> Poll<Failure> {
+        while let Poll::Ready(wait_error) = self.stream.poll_late(task) {
+            if matches!(wait_error, WaitError::Shed | WaitError::Ended) {
+                let lost = ExchangeError::ClientLost(ClientLost::Wait(wait_error));
+                return Poll::Ready(lost.into());
+            }
+            let progress_wait = self.served.progress_wait();
+            let waited = clock::since(moved);
+            if matches!(wait_error, WaitError::Late) && waited < progress_wait {
+                // It was only to rest.
+                self.stream.due_in(progress_wait - waited);
+                continue;
+            }
+            let timeout = passing.map_or(RestTimeout::Body, |passing| self.timeout(passing));
+            match self.served.gives_up(moved, timeout) {
+                Some(reason) => return Poll::Ready(Failure::Cut(reason)),
+                None => self.stream.due_in(self.served.progress_wait()),
+            }
+        }
+        Poll::Pending
     }
 
     /// True if a request that waits for its response rests now. Nothing has moved since then.
