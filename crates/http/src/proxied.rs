@@ -280,6 +280,7 @@ fn terminate(upstream: HttpUpstream) -> Action {
         upstream_wait: Duration::ZERO,
         alpn_select: Vec::new(),
         client_ca: None,
+        client_spiffe: Vec::new(),
         client_cert_header: false,
         compression: Compression { mode: CompressionMode::Off, ..Compression::default() },
         tls_version_min: Version::Tls12,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, ClientConfig, Error, InvalidMessage, NoKeyLog, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
@@ -17,6 +17,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use crate::provider::PROVIDER;
 use crate::roots;
 use crate::server::{Capture, TlsError};
+use crate::spiffe_verifier::{ShowsSvid, SpiffeVerifier};
+use crate::workload::Workload;
 use eyelet_config::certificate;
 use eyelet_config::{Config, UpstreamFiles, UpstreamTls};
 use eyelet_sys::file::Stamp;
@@ -37,6 +39,7 @@ pub enum Spoken {
 #[derive(Default)]
 pub struct ClientConfigs {
     by_files: HashMap<UpstreamFiles, Mutex<Made>>,
+    workload: Arc<Workload>,
 }
 
 /// The values that were made of the files for upstreams.
@@ -78,7 +81,8 @@ struct Offers {
     roots: Roots,
     /// The certificate that an upstream is shown that asks for one.
     shown: Option<Arc<CertifiedKey>>,
-    verifier: Arc<WebPkiServerVerifier>,
+    /// `None`: it is verified by its SPIFFE id, by the newest bundles.
+    verifier: Option<Arc<WebPkiServerVerifier>>,
     either: Arc<ClientConfig>,
     one: Arc<ClientConfig>,
     two: Arc<ClientConfig>,
@@ -89,7 +93,11 @@ struct Offers {
 impl ClientConfigs {
     /// Reads every file that a rule names, and the system's roots if a rule names none. What
     /// `earlier` made of the same contents is used again.
-    pub fn new(config: &Config, earlier: Option<&Self>) -> Result<Self, TlsError> {
+    pub fn new(
+        config: &Config,
+        workload: &Arc<Workload>,
+        earlier: Option<&Self>,
+    ) -> Result<Self, TlsError> {
         let mut by_files = HashMap::new();
         for rule in config.rules.iter() {
             let Some(terminate) = rule.action.requests() else { continue };
@@ -100,12 +108,12 @@ impl ClientConfigs {
                 let known = earlier.and_then(|earlier| earlier.offers(tls));
                 let offers = match known.filter(|known| known.are_of(&contents)) {
                     Some(known) => known,
-                    None => make(contents)?,
+                    None => make(contents, (&tls.files, workload))?,
                 };
                 by_files.insert(tls.files.clone(), Mutex::new(Made { offers, stamps }));
             }
         }
-        Ok(Self { by_files })
+        Ok(Self { by_files, workload: workload.clone() })
     }
 
     /// The roots that verify an upstream. A file of the same name may hold others later.
@@ -130,7 +138,8 @@ impl ClientConfigs {
 
     /// True if the roots for an upstream lead to a chain, as [`is_trusted`].
     pub fn trusts(&self, tls: &UpstreamTls, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
-        self.offers(tls).is_some_and(|offers| is_trusted(&offers.verifier, chain, now))
+        let verifier = self.offers(tls).and_then(|offers| offers.verifier);
+        verifier.is_some_and(|verifier| is_trusted(&verifier, chain, now))
     }
 
     /// Returns what is wrong with a server's chain by the roots for an upstream.
@@ -141,8 +150,8 @@ impl ClientConfigs {
         chain: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Option<Error> {
-        let ([leaf, issuers @ ..], Some(offers)) = (chain, self.offers(tls)) else { return None };
-        offers.verifier.verify_server_cert(leaf, issuers, server, &[], now).err()
+        let [leaf, issuers @ ..] = chain else { return None };
+        self.offers(tls)?.verifier?.verify_server_cert(leaf, issuers, server, &[], now).err()
     }
 
     /// The files that it was made from. The system's roots are not among them.
@@ -160,7 +169,7 @@ impl ClientConfigs {
             let changed =
                 files(of).zip(stamps).find(|(path, known)| !known.is_same(Stamp::at(path)));
             let Some((path, _)) = changed else { continue };
-            let renewed = renew(of, made);
+            let renewed = renew(of, made, &self.workload);
             is_any_new |= matches!(renewed, Ok(true));
             note(path, renewed);
         }
@@ -240,7 +249,8 @@ pub fn give_secrets(config: &mut ClientConfig) {
 pub fn roots_config(
     ca: Option<&Path>,
 ) -> Result<(Arc<ClientConfig>, Arc<RootCertStore>), TlsError> {
-    let offers = make(Contents { roots: read_roots(ca)?.0, shown: None })?;
+    let contents = Contents { roots: read_roots(ca)?.0, shown: None };
+    let offers = make(contents, (&UpstreamFiles::default(), &Arc::default()))?;
     let mut config = ClientConfig::clone(&offers.one);
     // rustls keeps its connections: nobody would take the secrets.
     config.enable_secret_extraction = false;
@@ -249,11 +259,15 @@ pub fn roots_config(
 }
 
 /// Reads files again. Returns whether what was made of them was replaced.
-fn renew(of: &UpstreamFiles, made: &Mutex<Made>) -> Result<bool, TlsError> {
+fn renew(
+    of: &UpstreamFiles,
+    made: &Mutex<Made>,
+    workload: &Arc<Workload>,
+) -> Result<bool, TlsError> {
     // Read without the lock, which dials take.
     let (contents, stamps) = read(of)?;
     let differs = !made.lock().offers.are_of(&contents);
-    let offers = differs.then(|| make(contents)).transpose()?;
+    let offers = differs.then(|| make(contents, (of, workload))).transpose()?;
     let mut made = made.lock();
     made.stamps = stamps;
     if let Some(offers) = offers {
@@ -279,7 +293,10 @@ impl Offers {
 }
 
 fn read(of: &UpstreamFiles) -> Result<(Contents, Stamps), TlsError> {
-    let (roots, ca) = read_roots(of.ca.as_deref())?;
+    let (roots, ca) = match of.ids.is_empty() {
+        true => read_roots(of.ca.as_deref())?,
+        false => (RootCertStore::empty(), None),
+    };
     let (shown, pair) = match &of.certificate {
         None => (None, None),
         Some(files) => {
@@ -307,20 +324,35 @@ fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsEr
     Ok((roots, None))
 }
 
-fn make(Contents { roots, shown }: Contents) -> Result<Offers, TlsError> {
+fn make(
+    Contents { roots, shown }: Contents,
+    (of, workload): (&UpstreamFiles, &Arc<Workload>),
+) -> Result<Offers, TlsError> {
     let store = Arc::new(roots);
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone());
     let builder = builder.with_safe_default_protocol_versions()?;
-    let verifier = WebPkiServerVerifier::builder_with_provider(store.clone(), PROVIDER.clone());
-    let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
-    let builder = builder.with_webpki_verifier(verifier.clone());
+    let (verifier, builder) = if of.ids.is_empty() {
+        let verifier = WebPkiServerVerifier::builder_with_provider(store.clone(), PROVIDER.clone());
+        let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
+        (Some(verifier.clone()), builder.with_webpki_verifier(verifier))
+    } else {
+        let verifier = Arc::new(SpiffeVerifier::new(workload, &of.ids));
+        (None, builder.dangerous().with_custom_certificate_verifier(verifier))
+    };
     let mut config = match &shown {
+        None if of.shows_svid => {
+            builder.with_client_cert_resolver(Arc::new(ShowsSvid(workload.clone())))
+        }
         None => builder.with_no_client_auth(),
         Some(shown) => {
             builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown.clone())))
         }
     };
     give_secrets(&mut config);
+    if of.shows_svid || !of.ids.is_empty() {
+        // A session that is resumed is not verified again, and bundles change every day.
+        config.resumption = Resumption::disabled();
+    }
     let offer = |protocols: &[&str]| {
         // The copies share the roots and the tickets.
         let mut config = config.clone();

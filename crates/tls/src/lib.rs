@@ -8,6 +8,7 @@ pub mod certificates;
 pub mod client;
 mod client_chain;
 pub mod client_handshake;
+mod error;
 mod local;
 mod mint;
 #[cfg(test)]
@@ -16,4 +17,6 @@ pub mod provider;
 pub mod roots;
 pub mod secrets;
 pub mod server;
+mod spiffe_verifier;
 pub mod tickets;
+pub mod workload;

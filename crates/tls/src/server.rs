@@ -6,12 +6,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use aws_lc_rs::digest;
 use parking_lot::Mutex;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
@@ -26,12 +24,16 @@ use crate::certificates::{
     Certificate, CertificateMaker, CertificateStore, Certificates, Described, PairPlaces,
 };
 use crate::client_chain;
-use crate::local::{LocalCertificates, LocalError};
+pub use crate::error::TlsError;
+use crate::local::LocalCertificates;
 use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
 use crate::roots;
+use crate::spiffe_verifier::SpiffeVerifier;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
+use crate::workload::Workload;
 use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
+use eyelet_config::spiffe::id::SpiffePattern;
 use eyelet_config::{
     Action, CertificateFiles, CertificateSource, Config, RuleList, RunAuthority, Terminate,
     UnchangedPairs, Version,
@@ -43,50 +45,6 @@ use eyelet_sys::file::{Stamp, regular_mode};
 /// Tickets sent after a full or resumed TLS 1.3 handshake. One, as in Go: every connection brings
 /// the next one's, and each costs a client 220 bytes and us a key derivation.
 const TICKETS: usize = 1;
-
-/// Why a configuration could not be made. It names the file.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A certificate or its key.
-    #[error("{0}")]
-    Certificate(#[from] CertificateError),
-    /// The file of CA certificates for client certificates.
-    #[error("client_ca {path}: {reason}")]
-    ClientCa {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The file of CA certificates for upstreams.
-    #[error("upstream_ca {path}: {reason}")]
-    UpstreamCa {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The authority of a rule that mints cannot sign.
-    #[error("mint_ca {path}: {fault}")]
-    MintAuthority {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        fault: AuthorityFault,
-    },
-    /// The local certificate authority cannot sign.
-    #[error("{0}")]
-    Local(LocalCaError),
-    /// The rule lists no names, and the name is not one of this machine.
-    #[error("no rule lists this name")]
-    Unlisted,
-    /// The certificates of a rule could not be read, for this reason.
-    #[error("{0}")]
-    Unread(Arc<str>),
-    /// rustls refuses the configuration.
-    #[error("{0}")]
-    Rustls(#[from] rustls::Error),
-}
 
 /// The rustls configurations and the certificates of all terminate rules. Rules that differ only in
 /// their certificates share a configuration.
@@ -102,6 +60,8 @@ pub struct ServerConfigs {
     mint: Option<Arc<MintedCertificates>>,
     /// The authority of rules that mint and have none, in the run of a sandbox.
     run: Option<Arc<Certificates>>,
+    /// What the SPIFFE Workload API has sent.
+    workload: Arc<Workload>,
 }
 
 /// What seals tickets.
@@ -117,6 +77,8 @@ struct Made {
     alpn: Vec<Vec<u8>>,
     min: Version,
     client_ca: Option<PathBuf>,
+    /// The SPIFFE ids of its clients, instead of `client_ca`.
+    client_spiffe: Vec<SpiffePattern>,
     /// Stands for `client_ca` in tickets.
     source: SourceId,
     has_tickets: bool,
@@ -162,9 +124,11 @@ impl ServerConfigs {
         let mut settings = HashMap::new();
         let tickets = TicketSettings { keys: keys.clone(), are_enabled: config.tickets.enabled };
         let known = earlier.map_or(&[][..], |(earlier, _)| &earlier.made);
+        let workload = earlier.map_or_else(Arc::default, |(earlier, _)| earlier.workload.clone());
         for rule in config.rules.iter() {
             let Action::Terminate(terminate) = rule.action else { continue };
-            let key = (&terminate.alpn_select, &terminate.client_ca, terminate.tls_version_min);
+            let clients = (&terminate.client_ca, &terminate.client_spiffe);
+            let key = (&terminate.alpn_select, clients, terminate.tls_version_min);
             let index = match settings.entry(key) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
@@ -172,7 +136,8 @@ impl ServerConfigs {
                         Some(path) => Some(Authorities::read(path, made.iter().chain(known))?),
                         None => None,
                     };
-                    made.push(make(&config.rules, terminate, authorities, &tickets, known)?);
+                    let clients = (authorities, &workload);
+                    made.push(make(&config.rules, terminate, clients, &tickets, known)?);
                     *new.insert((made.len() - 1) as u32)
                 }
             };
@@ -191,7 +156,7 @@ impl ServerConfigs {
         };
         let run = config.run_authority.as_ref().map(of_run).transpose()?;
         let (by_action, made) = (by_action.into(), made.into());
-        let configs = Self { by_action, made, tickets, certificates, local, mint, run };
+        let configs = Self { by_action, made, tickets, certificates, local, mint, run, workload };
         configs.check_authorities(&config.rules)?;
         Ok(configs)
     }
@@ -240,7 +205,7 @@ impl ServerConfigs {
         let action = rules.get(rule as usize).map(|rule| rule.action_number as usize);
         let made = action.and_then(|action| self.by_action.get(action));
         let made = made.and_then(|made| self.made.get(*made as usize));
-        made.map_or(0, |made| made.built.lock().client_roots())
+        made.map_or(0, |made| made.client_roots(&self.workload))
     }
 
     /// What a handshake of this terminate rule needs, with a client that asks for `name`. It reads
@@ -262,11 +227,21 @@ impl ServerConfigs {
         };
         let certificates = match (source, &self.local) {
             (CertificateSource::Local(names), Some(local)) => local.of(name, names)?,
-            // An authority is never shown. What it signs comes from `mint`.
-            (CertificateSource::Mint, _) => Arc::new([]),
+            // An authority is never shown. What it signs comes from `mint`, and that of a workload
+            // from `workload`.
+            (CertificateSource::Mint | CertificateSource::Spiffe, _) => Arc::new([]),
             _ => self.certificates.of(rule.certificates_number).map_err(TlsError::Unread)?,
         };
-        Ok(Handshake { client_roots: built.client_roots(), config: built.config, certificates })
+        Ok(Handshake {
+            client_roots: made.client_roots(&self.workload),
+            config: built.config,
+            certificates,
+        })
+    }
+
+    /// What the SPIFFE Workload API has sent. It outlives reloads.
+    pub fn workload(&self) -> &Arc<Workload> {
+        &self.workload
     }
 
     /// Reads again each file that has changed, or could not be read. `note` gets the first file of
@@ -392,7 +367,7 @@ impl Authorities {
         known: impl IntoIterator<Item = &'a Arc<Made>>,
     ) -> Result<Self, TlsError> {
         let (roots, stamp) = roots::all_of(path).map_err(|reason| client_fault(path, reason))?;
-        let number = number_of(&roots);
+        let number = roots::number_of(&roots);
         let mut known = known.into_iter().filter_map(|made| made.built.lock().authorities.clone());
         let known = known.find(|known| known.number == number);
         let roots = known.map_or_else(|| Arc::new(roots), |known| known.roots);
@@ -400,23 +375,15 @@ impl Authorities {
     }
 }
 
-/// 64 bits of a digest suffice: the operator chooses the certificates.
-fn number_of(roots: &RootCertStore) -> u64 {
-    let mut context = digest::Context::new(&digest::SHA256);
-    for root in &roots.roots {
-        let constraints = root.name_constraints.as_ref().map_or(&[][..], |bytes| &bytes[..]);
-        for part in [&root.subject[..], &root.subject_public_key_info[..], constraints] {
-            context.update(&(part.len() as u64).to_be_bytes());
-            context.update(part);
+impl Made {
+    /// Stands for who verifies its clients; 0: it asks for no certificate.
+    fn client_roots(&self, workload: &Workload) -> u64 {
+        match &self.client_spiffe[..] {
+            [] => self.built.lock().client_roots(),
+            ids => workload.number(ids),
         }
     }
-    let digest = context.finish();
-    let number = digest.as_ref().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
-    // 0 stands for no authorities.
-    number.max(1)
-}
 
-impl Made {
     /// Verifies clients by other authorities from now on, if they differ. Returns whether they do.
     fn renew(
         &self,
@@ -427,8 +394,9 @@ impl Made {
         let differs = before.client_roots() != authorities.number;
         let config = match differs {
             true => {
-                let client_ca = self.client_ca.as_deref().zip(Some(&authorities));
-                build(&self.alpn, self.min, client_ca, self.source, tickets)?
+                let path = self.client_ca.as_deref().unwrap_or(Path::new(""));
+                let clients = (self.source, client_verifier(path, authorities.roots.clone())?);
+                build(&self.alpn, self.min, Some(clients), tickets)?
             }
             false => before.config.clone(),
         };
@@ -440,7 +408,7 @@ impl Made {
 fn make(
     rules: &RuleList,
     terminate: &Terminate,
-    authorities: Option<Authorities>,
+    (authorities, workload): (Option<Authorities>, &Arc<Workload>),
     tickets: &TicketSettings,
     known: &[Arc<Made>],
 ) -> Result<Arc<Made>, TlsError> {
@@ -449,6 +417,7 @@ fn make(
         known.alpn == terminate.alpn_select
             && known.min == terminate.tls_version_min
             && known.client_ca == terminate.client_ca
+            && known.client_spiffe == terminate.client_spiffe
             && known.has_tickets == tickets.are_enabled
             && known.built.lock().client_roots() == number
     };
@@ -456,20 +425,30 @@ fn make(
         return Ok(known.clone());
     }
     let (alpn, min) = (terminate.alpn_select.clone(), terminate.tls_version_min);
-    let client_ca = terminate.client_ca.clone();
-    let source = client_ca.as_deref().map_or(SourceId::NONE, |path| SourceId::of(rules, path));
-    let authorized = client_ca.as_deref().zip(authorities.as_ref());
-    let config = build(&alpn, min, authorized, source, tickets)?;
+    let (client_ca, ids) = (terminate.client_ca.clone(), terminate.client_spiffe.clone());
+    let clients = match (client_ca.as_deref(), &authorities) {
+        (Some(path), Some(authorities)) => {
+            let verifier = client_verifier(path, authorities.roots.clone())?;
+            Some((SourceId::of(rules, path), verifier))
+        }
+        _ if ids.is_empty() => None,
+        _ => {
+            let names: Vec<String> = ids.iter().map(SpiffePattern::to_string).collect();
+            let source = SourceId::new(names.join(" ").as_bytes());
+            Some((source, SpiffeVerifier::of_clients(workload, &ids)))
+        }
+    };
+    let source = clients.as_ref().map_or(SourceId::NONE, |(source, _)| *source);
+    let config = build(&alpn, min, clients, tickets)?;
     let built = Mutex::new(Built { config, authorities });
     let has_tickets = tickets.are_enabled;
-    Ok(Arc::new(Made { alpn, min, client_ca, source, has_tickets, built }))
+    Ok(Arc::new(Made { alpn, min, client_ca, client_spiffe: ids, source, has_tickets, built }))
 }
 
 fn build(
     alpn: &[Vec<u8>],
     min: Version,
-    client_ca: Option<(&Path, &Authorities)>,
-    source: SourceId,
+    clients: Option<(SourceId, Arc<dyn ClientCertVerifier>)>,
     tickets: &TicketSettings,
 ) -> Result<Arc<ServerConfig>, TlsError> {
     let versions: &[&SupportedProtocolVersion] = match min {
@@ -478,14 +457,9 @@ fn build(
     };
     let builder =
         ServerConfig::builder_with_provider(PROVIDER.clone()).with_protocol_versions(versions)?;
-    let mut group = None;
-    let builder = match client_ca {
+    let builder = match &clients {
         None => builder.with_no_client_auth(),
-        Some((path, authorities)) => {
-            let verifier = client_verifier(path, authorities.roots.clone())?;
-            group = Some((source, verifier.clone()));
-            builder.with_client_cert_verifier(verifier)
-        }
+        Some((_, verifier)) => builder.with_client_cert_verifier(verifier.clone()),
     };
     let mut config = builder.with_cert_resolver(Arc::new(Chosen));
     config.alpn_protocols = alpn.to_vec();
@@ -493,7 +467,7 @@ fn build(
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     if tickets.are_enabled {
-        config.ticketer = Arc::new(Ticketer { keys: tickets.keys.clone(), client_ca: group });
+        config.ticketer = Arc::new(Ticketer { keys: tickets.keys.clone(), client_ca: clients });
         config.send_tls13_tickets = TICKETS;
     }
     config.enable_secret_extraction = true;
@@ -524,7 +498,7 @@ pub fn for_validation() -> Result<Arc<ServerConfig>, TlsError> {
     // No key is ever made: tickets are off.
     let keys = Arc::new(TicketKeys::new(Duration::ZERO));
     let tickets = TicketSettings { keys, are_enabled: false };
-    build(&[ACME_TLS.to_vec()], Version::Tls12, None, SourceId::NONE, &tickets)
+    build(&[ACME_TLS.to_vec()], Version::Tls12, None, &tickets)
 }
 
 /// The protocol of TLS-ALPN-01 in ALPN (RFC 8737 section 6.2).
@@ -668,20 +642,5 @@ impl KeyLog for Capture {
                 | "CLIENT_TRAFFIC_SECRET_0"
                 | "SERVER_TRAFFIC_SECRET_0"
         )
-    }
-}
-
-impl From<LocalError> for TlsError {
-    fn from(error: LocalError) -> Self {
-        match error {
-            LocalError::Authority(error) => Self::Local(error),
-            LocalError::Unlisted => Self::Unlisted,
-        }
-    }
-}
-
-impl From<TlsError> for io::Error {
-    fn from(error: TlsError) -> Self {
-        Self::other(error)
     }
 }

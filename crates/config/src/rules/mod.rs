@@ -7,6 +7,7 @@ pub(crate) mod mint;
 pub(crate) mod originate;
 mod requester;
 pub(crate) mod requests;
+pub(crate) mod spiffe;
 pub(crate) mod upstreams;
 
 use std::collections::HashMap;

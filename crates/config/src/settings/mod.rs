@@ -194,7 +194,7 @@ pub(crate) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(crate) const DOCUMENT_KEYS: [&str; 20] = [
+pub(crate) const DOCUMENT_KEYS: [&str; 21] = [
     "acme",
     "admin",
     "dictionary",
@@ -211,6 +211,7 @@ pub(crate) const DOCUMENT_KEYS: [&str; 20] = [
     "rule",
     "sandbox",
     "secret",
+    "spiffe",
     "tickets",
     "trace",
     "watch",

@@ -104,6 +104,7 @@ fn a_terminate_rule() {
         upstream_wait: Duration::ZERO,
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
+        client_spiffe: Vec::new(),
         compression: Compression::default(),
         headers: Vec::new(),
         no_hsts: false,
@@ -330,7 +331,7 @@ fn keys_of_terminate_rules() {
         folder.said("[[rule]]\naction = \"terminate\"\n"),
         [
             "3:1: a terminate rule needs a certificate: \"local\" (signed here), \"acme\" \
-             (ordered), or \"app.pem\" with `key = \"app.key\"`",
+             (ordered), \"spiffe\", or \"app.pem\" with `key = \"app.key\"`",
             "3:1: a terminate rule needs an `upstream`, such as \"http://127.0.0.1:3000\"",
         ]
     );
@@ -489,7 +490,7 @@ fn upstreams_with_http() {
     let tls = |name: &str, ca: Option<&str>| {
         Some(UpstreamTls {
             name: name.to_owned(),
-            files: UpstreamFiles { ca: ca.map(|ca| folder.0.join(ca)), certificate: None },
+            files: UpstreamFiles { ca: ca.map(|ca| folder.0.join(ca)), ..UpstreamFiles::default() },
         })
     };
     for (text, more, address, expected, wait) in [

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use eyelet_config::{Config, Depth, Diagnostic, Loaded, Severity};
 use eyelet_tls::client::ClientConfigs;
@@ -24,7 +25,7 @@ pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
 /// What this machine lacks for a sound configuration: certificates of authorities that judge
 /// upstreams. Without them `serve` does not start.
 fn lacks(config: &Config) -> Option<String> {
-    if let Err(error) = ClientConfigs::new(config, None) {
+    if let Err(error) = ClientConfigs::new(config, &Arc::default(), None) {
         return Some(error.to_string());
     }
     let asks = config.policy.asks_certificate() || config.mints();

@@ -59,6 +59,7 @@ mod secrets;
 mod service;
 mod shadow;
 mod socks;
+mod spiffe;
 mod splice;
 mod systemd;
 mod terminate;
