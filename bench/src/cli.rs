@@ -9,7 +9,7 @@ use crate::own::Own;
 use crate::peers::NAMES;
 use crate::run::{
     bulk, changes, chat, churn, compression, handshakes, idle, million, requests, sandbox, splice,
-    squid, svn,
+    squid, storm, svn,
 };
 
 /// Measures Eyelet and its peers side by side, in one run, in turn.
@@ -64,6 +64,8 @@ pub enum Scenario {
     Sandbox(sandbox::Options),
     /// Memory over passes of 20,000 short connections
     Churn(churn::Options),
+    /// A reconnect storm: clients that come again until they are in
+    Storm(storm::Options),
     /// Resident memory in front of 200 clients that say a word every 5 seconds
     Chat(chat::Options),
     /// CPU of full and resumed TLS handshakes

@@ -83,7 +83,7 @@ pub async fn exchange<S: Duplex>(
     exchange_seen(stream, request, buffer, |_| ()).await
 }
 
-/// The same for a small body, and fails if it is not the backend's whole body and nothing more.
+/// Exchanges a small body so, and fails if it is not the backend's whole body and nothing more.
 pub async fn exchange_checked<S: Duplex>(
     stream: &mut S,
     request: &[u8],

@@ -77,7 +77,7 @@ fn client_hello(name: &str, post_quantum: bool) -> Vec<u8> {
     record(22, 0x0301, &handshake(1, &body))
 }
 
-/// Whether a connection begins with such a hello; `None` while too few bytes are here. Other
+/// True if a connection begins with such a hello; `None` while too few bytes are here. Other
 /// clients want a real handshake.
 pub fn is_robots(first: &[u8]) -> Option<bool> {
     // Record and handshake headers 9, version 2, random 32, and the session id's length 1.

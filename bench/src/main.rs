@@ -34,7 +34,7 @@ use lab::Lab;
 use run::requests::Work;
 use run::{
     Findings, bulk, changes, chat, churn, compression, handshakes, idle, million, requests,
-    sandbox, splice, squid, svn,
+    sandbox, splice, squid, storm, svn,
 };
 
 fn main() -> ExitCode {
@@ -98,6 +98,7 @@ async fn scenario(cli: &Cli, lab: &Lab) -> io::Result<Findings> {
         Scenario::Squid(options) => squid::run(lab, options).await,
         Scenario::Sandbox(options) => sandbox::run(lab, options).await,
         Scenario::Churn(options) => churn::run(lab, against, options).await,
+        Scenario::Storm(options) => storm::run(lab, against, options).await,
         Scenario::Chat(options) => chat::run(lab, against, options).await,
         Scenario::Handshakes(options) => handshakes::run(lab, against, options).await,
         Scenario::Bulk(options) => bulk::run(lab, against, options).await,

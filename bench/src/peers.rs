@@ -14,7 +14,7 @@ use configurations::ConfigurationPlan;
 pub use row::{Row, ServerKind, ServerMode};
 
 /// Names for `--against`: programs, and rows with a name of their own.
-pub const NAMES: [&str; 22] = [
+pub const NAMES: [&str; 23] = [
     "eyelet",
     "eyelet-blind",
     "eyelet-towards",
@@ -22,6 +22,7 @@ pub const NAMES: [&str; 22] = [
     "eyelet-certificate",
     "eyelet-towards-12",
     "eyelet-certificate-12",
+    "eyelet-limited",
     "eyelet-log",
     "eyelet-tcp",
     "nginx",

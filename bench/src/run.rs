@@ -13,6 +13,7 @@ pub mod requests;
 pub mod sandbox;
 pub mod splice;
 pub mod squid;
+pub mod storm;
 mod strace;
 pub mod svn;
 

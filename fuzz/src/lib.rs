@@ -9,6 +9,10 @@ pub mod config;
 #[path = "../../crates/config/tests/any_text/certificate.rs"]
 pub mod certificate;
 
+/// Revocation lists.
+#[path = "../../crates/config/tests/any_text/crl.rs"]
+pub mod crl;
+
 /// Files that list names or networks.
 #[path = "../../crates/config/tests/any_text/list.rs"]
 pub mod list;

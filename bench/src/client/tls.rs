@@ -90,7 +90,7 @@ pub fn update_keys(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
     stream.get_mut().1.refresh_traffic_keys().map_err(io::Error::other)
 }
 
-/// Whether the session was resumed.
+/// True if the session was resumed.
 pub fn resumed(stream: &TlsStream<TcpStream>) -> bool {
     stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed)
 }

@@ -173,7 +173,7 @@ fn drain(clients: &mut [Client], newest: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the server still holds the connection. Reads the tickets that have come, because the end
+/// True if the server still holds the connection. Reads the tickets that have come, because the end
 /// stands behind them.
 fn alive(client: &mut Client, buffer: &mut [u8]) -> io::Result<bool> {
     let mut keys = Keys::new();

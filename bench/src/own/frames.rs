@@ -61,7 +61,7 @@ impl ReplyFrames {
         Ok(replies)
     }
 
-    /// Whether the answer has ended.
+    /// True if the answer has ended.
     ///
     /// # Errors
     /// It is not the backend's.
@@ -74,7 +74,7 @@ impl ReplyFrames {
     }
 }
 
-/// Whether `:status: 200` of the static table stands first, or behind a new size of the table
+/// True if `:status: 200` of the static table stands first, or behind a new size of the table
 /// (RFC 7541 section 6.3).
 fn says_ok(block: &[u8]) -> bool {
     match block {

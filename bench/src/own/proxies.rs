@@ -19,7 +19,7 @@ pub fn acceptor(certificate: &Path, key: &Path) -> io::Result<TlsAcceptor> {
     acceptor_of(certificate, key, rustls::ALL_VERSIONS)
 }
 
-/// The same for these TLS versions.
+/// TLS of these versions, likewise.
 pub fn acceptor_of(
     certificate: &Path,
     key: &Path,

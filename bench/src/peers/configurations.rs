@@ -52,6 +52,9 @@ impl ConfigurationPlan<'_> {
             "[[listener]]\naddress = \"{address}\"\nreuse_port = {shared}\n\n\
              [log]\naccess = \"{access}\"\n\n[limits]\nidle_timeout = \"1h\"\n"
         );
+        if let Some(rate) = self.row.handshakes {
+            text += &format!("handshakes_per_second = {rate}\n");
+        }
         if self.row.front.has_destination() {
             return self.eyelet_towards(access);
         }

@@ -47,7 +47,7 @@ pub enum ServerMode {
 }
 
 impl ServerMode {
-    /// Whether its connections begin with a PROXY header.
+    /// True if its connections begin with a PROXY header.
     pub const fn has_destination(self) -> bool {
         matches!(self, Self::BlindTowards | Self::ByDns | Self::ByCertificate)
     }
@@ -70,12 +70,23 @@ pub struct Row {
     pub usual: bool,
     /// Uses Eyelet's older build.
     pub before: bool,
+    /// Handshakes a second that it admits. `None`: as many as there are.
+    pub handshakes: Option<u32>,
 }
 
 impl Row {
     /// A row that is measured unless `--against` excludes it.
     pub const fn usual(label: &'static str, kind: ServerKind, front: ServerMode) -> Self {
-        Self { label, kind, front, access_log: false, tls12: false, usual: true, before: false }
+        Self {
+            label,
+            kind,
+            front,
+            access_log: false,
+            tls12: false,
+            usual: true,
+            before: false,
+            handshakes: None,
+        }
     }
 
     /// A row that is measured only when `--against` names it.
@@ -92,6 +103,11 @@ impl Row {
     pub fn before(self) -> Self {
         // Leaks a few dozen bytes a row: all other labels are static texts.
         Self { label: format!("{}-before", self.label).leak(), before: true, ..self }
+    }
+
+    /// The row with a limit of handshakes a second.
+    pub const fn limited(self, handshakes: u32) -> Self {
+        Self { handshakes: Some(handshakes), ..self }
     }
 
     /// The row with the access log on.

@@ -40,7 +40,7 @@ pub enum Through {
     Splice,
     /// A server that terminates TLS, to the HTTP backend
     Terminate,
-    /// The same, by POST
+    /// To that server, by POST
     Upload,
 }
 

@@ -21,7 +21,7 @@ use super::{Findings, Meter, settle};
 use crate::board::{Board, Column, Sample};
 use crate::child::of;
 use crate::lab::{LOCALHOST, Lab, Server};
-use relay::LineCounts;
+use relay::{LineCounts, Rate};
 
 /// Options of the scenario.
 #[derive(Args, Clone, Debug)]
@@ -35,6 +35,9 @@ pub struct Options {
     /// Round trips of the line in milliseconds: a column of seconds for each
     #[arg(long, value_delimiter = ',', default_value = "0,20,50", value_name = "MS,...")]
     delay_ms: Vec<u64>,
+    /// Rate of the line, each way, as in 4mbit; left out: unlimited
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
     /// Files of the tree that are used, the first ones by name; left out: all
     #[arg(long, value_name = "N")]
     files: Option<usize>,
@@ -56,7 +59,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     eprintln!("a repository of {files} files, {bytes} bytes");
     let apache = apache::start_revisions(lab, TRUNK, [&older, &newer]).await?;
     let near = options.near.as_deref().map_or_else(|| eyelet(lab), Ok)?;
-    let scene = Scene { lab, apache, near, effort: &options.effort };
+    let scene = Scene { lab, apache, near, effort: &options.effort, rate: options.rate };
     let title = format!("A checkout of {files} files, {bytes} bytes");
     let mut board = Board::new(title, &columns(&options.delay_ms));
     let mut notes = Vec::new();
@@ -134,13 +137,15 @@ struct Scene<'a> {
     near: &'a Path,
     /// Of the far edge.
     effort: &'a str,
+    /// Of the line.
+    rate: Option<Rate>,
 }
 
 impl Scene<'_> {
     /// A checkout for each delay. Bytes and CPU are those of the first.
     async fn row(&self, row: Row, delays_ms: &[u64]) -> io::Result<(Sample, String)> {
         if let Row::TlsCompression { gzip } = row {
-            return self.computed(gzip).await;
+            return self.computed(gzip, delays_ms.len()).await;
         }
         let mut figures = Vec::new();
         for (at, ms) in delays_ms.iter().enumerate() {
@@ -155,13 +160,20 @@ impl Scene<'_> {
         Ok((Sample { figures, ..Sample::default() }, note))
     }
 
-    async fn computed(&self, gzip: bool) -> io::Result<(Sample, String)> {
+    /// The bytes of TLS compression. Its seconds are those in which the line carries what is read,
+    /// and nothing else.
+    async fn computed(&self, gzip: bool, delays: usize) -> io::Result<(Sample, String)> {
         let target = if gzip { self.apache.gzip } else { self.apache.identity };
         let tap = Tap::open(self.lab, target).await?;
         apache::checkout(self.lab, TRUNK, tap.address.port(), gzip).await?;
         settle().await;
         let (sizes, _) = tap.end();
-        let figures = vec![("read", megabytes(sizes.read)), ("written", megabytes(sizes.written))];
+        let mut figures =
+            vec![("read", megabytes(sizes.read)), ("written", megabytes(sizes.written))];
+        if let Some(rate) = self.rate {
+            let seconds = rate.time(sizes.read).as_secs_f64();
+            figures.extend((0..delays).map(|at| (seconds_key(at), seconds)));
+        }
         let note = format!("{figures:.2?}");
         Ok((Sample { figures, ..Sample::default() }, note))
     }
@@ -177,7 +189,7 @@ impl Scene<'_> {
                 edges[0].address
             }
         };
-        let (line, counts) = relay::open(target, round_trip).await?;
+        let (line, counts) = relay::open(target, round_trip, self.rate).await?;
         let near = match row {
             Row::Client | Row::ClientAgain => {
                 return self.replayed(row == Row::ClientAgain, line, &counts, &edges[0]).await;

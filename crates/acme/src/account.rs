@@ -27,7 +27,7 @@ const _: () = assert!(CHANGE_TIMEOUT.as_secs() < LOCK_LIFETIME.as_secs());
 /// Between two attempts to finish a change that was interrupted, each of which asks the server six
 /// times. It is shorter than any order's own pause: orders that fail together share one attempt.
 const FINISH_PAUSE: Duration = Duration::from_mins(1);
-/// The same where the server refused the key: the earlier one serves most likely.
+/// The pause after the server refused the key: the earlier one serves most likely.
 const REFUSED_PAUSE: Duration = Duration::from_mins(10);
 /// How often a server refuses a key that another process may have told it, before the key is
 /// forgotten. That takes four hours at least. All parts of the server agree by then.
@@ -69,7 +69,7 @@ struct KnownAccount {
     /// What is stored, or is to be stored.
     credentials: Zeroizing<Vec<u8>>,
     is_stored: bool,
-    /// Whether the log says that it cannot be stored.
+    /// True if the log says that it cannot be stored.
     is_reported: bool,
 }
 
@@ -344,7 +344,7 @@ async fn known_by(
     }
 }
 
-/// Whether the server refuses to take the key.
+/// True if the server refuses to take the key.
 fn is_refusal(error: &AcmeError) -> bool {
     match error {
         AcmeError::Refused(problem) => {

@@ -48,7 +48,7 @@ pub struct Issuer {
     pub table: Arc<Acme>,
     maker: CertificateMaker,
     accounts: AccountKeeper,
-    /// Whether the clock was reported to be wrong.
+    /// True if the clock was reported to be wrong.
     is_clock_wrong: Cell<bool>,
 }
 
@@ -195,7 +195,7 @@ impl Issuer {
         }
     }
 
-    /// Whether other edges answer, too.
+    /// True if other edges answer, too.
     pub fn is_shared(&self) -> bool {
         self.store.borrow().is_shared()
     }

@@ -65,7 +65,7 @@ impl AcmeKeeper {
         Ok(Self { table: Arc::new(table), configured, asked: Some(asked), thread: None })
     }
 
-    /// Whether the thread has ended, which only a failure causes.
+    /// True if the thread has ended, which only a failure causes.
     pub fn has_died(&self) -> bool {
         self.thread.as_ref().is_some_and(JoinHandle::is_finished)
     }

@@ -17,7 +17,7 @@ const MISSES_MAX: usize = 1024;
 pub struct Misses(HashMap<(Kind, Box<str>), Instant>);
 
 impl Misses {
-    /// Whether there was no answer a moment ago.
+    /// True if there was no answer a moment ago.
     pub fn has(&self, kind: Kind, id: &str, now: Instant) -> bool {
         let since = self.0.get(&(kind, id.into()));
         since.is_some_and(|since| now.saturating_duration_since(*since) < KEPT)

@@ -199,7 +199,7 @@ impl NameKeeper {
         self.issuer.table.set(&self.name, entry);
     }
 
-    /// Whether a certificate is to be ordered now. Asks the server if that is due.
+    /// Says whether a certificate is to be ordered now. Asks the server if that is due.
     async fn due(&mut self) -> Next {
         let Some(held) = &mut self.held else { return Next::Order };
         if held.ask_at <= Instant::now() {

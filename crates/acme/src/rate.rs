@@ -29,7 +29,7 @@ impl OrderPermit {
         Self(Rc::new(RefCell::new(Rate { left: ORDERS_MAX, since: now })))
     }
 
-    /// Whether an order is permitted now.
+    /// True if an order is permitted now.
     pub fn is_free(&self) -> bool {
         self.0.borrow_mut().at(Instant::now()) > 0
     }

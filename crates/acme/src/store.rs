@@ -115,7 +115,7 @@ impl AcmeStore {
         Ok(Self { place, server, owner })
     }
 
-    /// Whether it is the store of a fleet, which removes a value after its lifetime.
+    /// True if it is the store of a fleet, which removes a value after its lifetime.
     pub fn is_shared(&self) -> bool {
         matches!(self.place, Place::Fleet(_))
     }

@@ -29,7 +29,7 @@ pub struct Acme {
     changed: watch::Sender<()>,
     asks: mpsc::Sender<Ask>,
     validation: Arc<ServerConfig>,
-    /// Whether the newest configuration orders certificates.
+    /// True if the newest configuration orders certificates.
     pub(crate) is_on: AtomicBool,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Ask {
     Certificate(Box<str>, oneshot::Sender<Result<(), CertificateLack>>),
     /// A server asks to validate a name that no order of this process is for.
     Validation(Box<str>, oneshot::Sender<()>),
-    /// The same with a token of HTTP-01.
+    /// It asks so by a token of HTTP-01.
     Answer(Box<str>, oneshot::Sender<()>),
     /// The operator wants another key for the account. The answer: the account's URL, or what is
     /// wrong.
@@ -107,7 +107,7 @@ impl Acme {
         entries.collect()
     }
 
-    /// The same for a name that is ordered when a client asks for it: waits for the order.
+    /// Waits for the order of a name that a client asks for.
     pub async fn order(
         &self,
         name: &str,

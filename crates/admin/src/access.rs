@@ -81,7 +81,7 @@ fn bearer(value: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim_start_matches(' '))
 }
 
-/// Whether `host:port` names this machine itself. No DNS server answers for these names.
+/// True if `host:port` names this machine itself. No DNS server answers for these names.
 /// `None`: any port.
 fn is_loopback(authority: &str, port: Option<u16>) -> bool {
     let (host, said) = match authority.rsplit_once(':') {
@@ -93,7 +93,7 @@ fn is_loopback(authority: &str, port: Option<u16>) -> bool {
     said.is_some() && port.is_none_or(|port| said == Some(port)) && (is_name || is_address)
 }
 
-/// Whether the page that asks is of the same site (W3C Fetch Metadata). Only browsers send it.
+/// Says if the page that asks is of the same site (W3C Fetch Metadata). Only browsers send it.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The port of a URL without one.
 const HTTP_PORT: u16 = 80;

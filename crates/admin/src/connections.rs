@@ -21,7 +21,7 @@ pub(crate) const PATH: &str = "/connections";
 
 /// Connections of a sorted list, which is held as a whole: 1,000 are about 300 KiB.
 const SORTED_MAX: usize = 1_000;
-/// The same where the request names no limit.
+/// Connections of a sorted list where the request names no limit.
 const SORTED: usize = 100;
 /// What a query may have.
 const KEYS: &str = "rule, state, sni, client, age_min, bytes_min, limit or sort";

@@ -53,7 +53,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Whether this file is at the path, and no other one.
+/// True if this file is at the path, and no other one.
 pub(crate) fn is_there(path: &Path, file: Identity) -> bool {
     identity(path).is_ok_and(|found| found == file)
 }

@@ -178,7 +178,7 @@ impl AdminServer {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Whether the thread lives, and who connects reaches it.
+    /// True if the thread lives, and who connects reaches it.
     fn is_served(&self) -> bool {
         self.lives()
             && match (&self.settings, self.file) {

@@ -11,6 +11,7 @@ use eyelet_telemetry::upstream::UpstreamCounters;
 
 use crate::choice::{Choice, choose};
 use crate::health::{Health, mix};
+use crate::sources::SourceAddresses;
 
 /// The upstreams of one or several rules.
 #[derive(Debug)]
@@ -100,6 +101,8 @@ pub struct Member {
     pub check: Option<UpstreamCheck>,
     /// Whether it expects a PROXY header.
     pub is_told: bool,
+    /// The addresses that it is dialled from.
+    pub sources: SourceAddresses,
     /// Its health.
     pub health: Health,
     /// Whether a task checks it.
@@ -120,10 +123,11 @@ impl Member {
         upstream: TerminateUpstream,
         check: Option<UpstreamCheck>,
         is_told: bool,
+        sources: SourceAddresses,
     ) -> Self {
         let health = Health::new(name(&upstream), check.is_some());
         let (is_being_checked, addresses) = (AtomicBool::new(false), Mutex::default());
-        Self { upstream, check, is_told, health, is_being_checked, addresses }
+        Self { upstream, check, is_told, sources, health, is_being_checked, addresses }
     }
 
     /// Where a connection to this address is counted, beside the member itself.
@@ -191,7 +195,10 @@ mod tests {
     fn group() -> Group {
         let host = Host::Name("app.example".into());
         let upstream = TerminateUpstream::Tcp(HostPort { host, port: 80 });
-        Group::new([Arc::new(Member::new(upstream, None, false))].into(), false)
+        Group::new(
+            [Arc::new(Member::new(upstream, None, false, SourceAddresses::new(&[], 0)))].into(),
+            false,
+        )
     }
 
     fn addresses(last: impl IntoIterator<Item = u8>) -> Vec<SocketAddr> {
@@ -242,7 +249,7 @@ mod tests {
                 host: Host::Ip(IpAddr::from([192, 0, 2, last])),
                 port: 80,
             });
-            Arc::new(Member::new(upstream, None, false))
+            Arc::new(Member::new(upstream, None, false, SourceAddresses::new(&[], 0)))
         };
         let group = Group::new((0..64).map(member).collect(), false);
         let (client, mut tried) = (IpAddr::from([198, 51, 100, 1]), Tried::default());

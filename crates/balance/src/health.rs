@@ -56,7 +56,7 @@ struct Down {
     since_ms: u64,
     /// Tries that failed, the first failure included.
     failures: u32,
-    /// Whether a connection or request has the try that was due.
+    /// True if a connection or request has the try that was due.
     is_tried: bool,
     /// Tries under way that were not due. Their failures say nothing about the next pause.
     early: u32,
@@ -77,12 +77,12 @@ impl Health {
         }
     }
 
-    /// Whether it is up.
+    /// True if it is up.
     pub fn is_up(&self) -> bool {
         self.down_until_ms.load(Relaxed) == 0
     }
 
-    /// Whether its pause is over, so that one connection or request may try it.
+    /// True if its pause is over, so that one connection or request may try it.
     pub(crate) fn is_due(&self, now_ms: u64) -> bool {
         let until_ms = self.down_until_ms.load(Relaxed);
         until_ms != 0 && until_ms <= now_ms

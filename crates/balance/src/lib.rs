@@ -10,4 +10,5 @@
 mod choice;
 pub mod group;
 pub mod health;
+pub mod sources;
 pub mod table;

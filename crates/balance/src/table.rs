@@ -2,6 +2,7 @@
 //! stay as they are.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use eyelet_config::{
@@ -9,10 +10,11 @@ use eyelet_config::{
 };
 
 use crate::group::{Group, Member};
+use crate::sources::SourceAddresses;
 
-/// What makes two upstreams one: whom to dial, how it is checked, and whether it expects a PROXY
-/// header.
-type Key = (TerminateUpstream, Option<UpstreamCheck>, bool);
+/// What makes two upstreams one: whom to dial, how it is checked, whether it expects a PROXY
+/// header, and from where it is dialled.
+type Key = (TerminateUpstream, Option<UpstreamCheck>, bool, Vec<IpAddr>);
 
 /// The groups of a configuration.
 #[derive(Debug, Default)]
@@ -20,12 +22,15 @@ pub struct Table {
     /// By the index of their rule.
     groups: HashMap<u32, Arc<Group>>,
     members: HashMap<Key, Arc<Member>>,
+    /// Local ports of the host for one source and one destination.
+    ports: usize,
 }
 
 impl Table {
-    /// The groups of these rules. Upstreams that `earlier` has keep their state.
-    pub fn new(config: &Config, earlier: Option<&Self>) -> Self {
-        let mut table = Self::default();
+    /// The groups of these rules, on a host with so many local ports. Upstreams that `earlier` has
+    /// keep their state.
+    pub fn new(config: &Config, ports: usize, earlier: Option<&Self>) -> Self {
+        let mut table = Self { ports, ..Self::default() };
         let mut by_action: HashMap<u32, Arc<Group>> = HashMap::new();
         for (rule, number) in config.rules.iter().zip(0..) {
             let known = by_action.get(&rule.action_number).cloned();
@@ -49,7 +54,12 @@ impl Table {
         self.members.values().filter(|member| member.check.is_some())
     }
 
-    /// All upstreams that are one of several or are checked.
+    /// Local ports of the host, as they were when this was made.
+    pub fn ports(&self) -> usize {
+        self.ports
+    }
+
+    /// All upstreams that are one of several, are checked, or are dialled from given addresses.
     pub fn members(&self) -> impl Iterator<Item = &Arc<Member>> {
         self.members.values()
     }
@@ -73,9 +83,10 @@ impl Table {
         };
         let all: Vec<TerminateUpstream> = all;
         is_group(&all, balance).then(|| {
-            let members = all
-                .into_iter()
-                .map(|upstream| self.member((upstream, balance.check.clone(), is_told), earlier));
+            let members = all.into_iter().map(|upstream| {
+                let (check, sources) = (balance.check.clone(), balance.sources.clone());
+                self.member((upstream, check, is_told, sources), earlier)
+            });
             Arc::new(Group::new(members.collect(), balance.by_client))
         })
     }
@@ -86,9 +97,15 @@ impl Table {
         }
         let before = earlier.and_then(|earlier| earlier.members.get(&key)).cloned();
         let member = before.unwrap_or_else(|| {
-            let (upstream, check, is_told) = key.clone();
-            Arc::new(Member::new(upstream, check, is_told))
+            let (upstream, check, is_told, sources) = key.clone();
+            Arc::new(Member::new(
+                upstream,
+                check,
+                is_told,
+                SourceAddresses::new(&sources, self.ports),
+            ))
         });
+        member.sources.set_ports(self.ports);
         self.members.insert(key, member.clone());
         member
     }
@@ -98,7 +115,7 @@ impl Table {
 fn is_group(all: &[TerminateUpstream], balance: &Balance) -> bool {
     match all {
         [] => false,
-        [one] => balance.check.is_some() || one.is_named(),
+        [one] => balance.check.is_some() || one.is_named() || !balance.sources.is_empty(),
         _ => true,
     }
 }
@@ -131,12 +148,12 @@ mod tests {
         let asked = "sni = \"d.example\"\nupstream = \"{sni}:1\"";
         let checked =
             "sni = \"e.example\"\nupstream = \"192.0.2.1:1\"\nupstream_check = \"connect\"";
-        let first = Table::new(&config(&[two, one, named, asked, checked]), None);
+        let first = Table::new(&config(&[two, one, named, asked, checked]), 10, None);
         let sizes = (0..5).map(|rule| first.of(rule).map(|group| group.members.len()));
         assert_eq!(sizes.collect::<Vec<_>>(), [Some(2), None, Some(1), None, Some(1)]);
         assert_eq!(first.checked().count(), 1);
         let other = "sni = \"a.example\"\nupstream = [\"192.0.2.2:1\", \"192.0.2.3:1\"]";
-        let next = Table::new(&config(&[one, other]), Some(&first));
+        let next = Table::new(&config(&[one, other]), 10, Some(&first));
         let [before, after] = [first.of(0), next.of(1)].map(|group| group.cloned());
         let (Some(before), Some(after)) = (before, after) else { unreachable!() };
         assert!(Arc::ptr_eq(&before.members[1], &after.members[0]), "192.0.2.2 stays");

@@ -24,6 +24,8 @@ pub struct Application {
     pub port: u16,
     /// Folders whose changes start it again.
     pub watch: Vec<PathBuf>,
+    /// More variables for its environment.
+    pub variables: Vec<(OsString, OsString)>,
 }
 
 /// What happens to the application.

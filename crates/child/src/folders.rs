@@ -122,7 +122,7 @@ fn inside(folder: &Path) -> Vec<PathBuf> {
     wanted.take(FOLDERS_MAX + 1).map(|entry| entry.path()).collect()
 }
 
-/// Whether a name is hidden, or is one that tools write.
+/// True if a name is hidden, or is one that tools write.
 fn is_skipped(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     name.starts_with('.')

@@ -139,6 +139,7 @@ impl Supervision {
         };
         let mut command = Command::new(program);
         command.args(arguments).env("PORT", self.application.port.to_string());
+        command.envs(self.application.variables.iter().map(|(name, value)| (name, value)));
         // A process group in the background that reads the terminal is stopped.
         command.stdin(Stdio::null());
         child::lead_group(&mut command);
@@ -413,7 +414,8 @@ mod tests {
     #[test]
     fn a_second_request_to_end_kills_what_was_left() {
         let (messages, received) = sync_channel(4);
-        let application = Application { command: Vec::new(), port: 1, watch: Vec::new() };
+        let (command, watch, variables) = (Vec::new(), Vec::new(), Vec::new());
+        let application = Application { command, port: 1, watch, variables };
         let queue = (messages.clone(), received);
         let supervision = Supervision::new(application, queue, Box::new(|_| ()));
         let (mut life, stubborn) = stubborn();

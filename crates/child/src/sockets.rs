@@ -64,7 +64,7 @@ pub fn listening() -> Vec<(u64, Endpoint)> {
     four.chain(six).chain(unix.take(LISTENERS_MAX)).collect()
 }
 
-/// Whether a socket of this network namespace listens there. Those that are bound to the addresses
+/// True if a socket of this network namespace listens there. Those that are bound to the addresses
 /// `own` are left out.
 pub fn listens(endpoint: &Endpoint, own: &[SocketAddr]) -> bool {
     is_among(listening().iter().map(|(_, found)| found), endpoint, own)
@@ -85,7 +85,7 @@ fn is_among<'a>(
     })
 }
 
-/// Whether a socket that is bound to `bound` takes connections to `wanted`. One at `[::]` may take
+/// True if a socket that is bound to `bound` takes connections to `wanted`. One at `[::]` may take
 /// IPv4 too, and the tables do not say so: it counts.
 pub fn takes(bound: SocketAddr, wanted: SocketAddr) -> bool {
     let (ip, to) = (bound.ip().to_canonical(), wanted.ip().to_canonical());
@@ -94,7 +94,7 @@ pub fn takes(bound: SocketAddr, wanted: SocketAddr) -> bool {
     bound.port() == wanted.port() && takes_ip()
 }
 
-/// Whether this machine has the address: nobody can bind another machine's.
+/// True if this machine has the address: nobody can bind another machine's.
 fn is_here(ip: IpAddr) -> bool {
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
@@ -239,7 +239,7 @@ pub(crate) fn dialled(endpoint: Endpoint) -> Endpoint {
     Endpoint::Tcp(SocketAddr::new(ip, address.port()))
 }
 
-/// Whether a socket that listens on `[::]` takes IPv4 too: then nobody else can bind the port
+/// True if a socket that listens on `[::]` takes IPv4 too: then nobody else can bind the port
 /// there.
 fn takes_ipv4(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err()

@@ -56,7 +56,7 @@ pub fn breach(headers: &HeaderMap, host: &str, allowed: Allowed) -> Option<Breac
     }
 }
 
-/// Whether the upstream says that every client may get the response: then it contains no client's
+/// True if the upstream says that every client may get the response: then it contains no client's
 /// secret.
 pub fn is_for_all(response: &HeaderMap) -> bool {
     let forbids = |directive| has_directive(response, &CACHE_CONTROL, directive);
@@ -86,7 +86,7 @@ fn has_credentials(headers: &HeaderMap) -> bool {
         || headers.get_all(AUTHORIZATION).iter().any(|value| !is_bearer(value))
 }
 
-/// Whether the request opens a page in its own tab. In a frame it would be as invisible as an
+/// True if the request opens a page in its own tab. In a frame it would be as invisible as an
 /// image.
 fn navigates(headers: &HeaderMap) -> bool {
     let only = |name: HeaderName, wanted: &str| {
@@ -97,7 +97,7 @@ fn navigates(headers: &HeaderMap) -> bool {
     only(SEC_FETCH_MODE, "navigate") && only(SEC_FETCH_DEST, "document")
 }
 
-/// Whether a browser may have made a request without fetch metadata, as browsers before 2023 do. A
+/// True if a browser may have made a request without fetch metadata, as browsers before 2023 do. A
 /// page cannot set User-Agent across origins. It can set Accept-Language, also to `*`, so that
 /// field only counts for unknown user agents.
 pub(crate) fn is_browser(headers: &HeaderMap) -> bool {

@@ -114,7 +114,7 @@ impl WhyNot {
 pub struct Beginning<'a> {
     /// Its length in bytes, if known.
     pub length: Option<u64>,
-    /// Whether `first` is all of it.
+    /// True if `first` is all of it.
     pub complete: bool,
     /// The bytes that have arrived.
     pub first: &'a [u8],

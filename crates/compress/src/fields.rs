@@ -23,12 +23,12 @@ pub fn number(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Whether each line of a field is text. An unreadable line may contain anything.
+/// True if each line of a field is text. An unreadable line may contain anything.
 pub(crate) fn are_readable(headers: &HeaderMap, field: &HeaderName) -> bool {
     headers.get_all(field).iter().all(|line| line.to_str().is_ok())
 }
 
-/// Whether a field of directives contains this one, with or without an argument (RFC 9111 5.2).
+/// True if a field of directives contains this one, with or without an argument (RFC 9111 5.2).
 pub(crate) fn has_directive(headers: &HeaderMap, field: &HeaderName, name: &str) -> bool {
     headers.get_all(field).iter().filter_map(|line| line.to_str().ok()).any(|line| {
         let names = line.split(',').map(|found| found.split('=').next().unwrap_or_default());
@@ -36,13 +36,13 @@ pub(crate) fn has_directive(headers: &HeaderMap, field: &HeaderName, name: &str)
     })
 }
 
-/// Whether a list-valued field contains an element, compared without case. Other elements need not
+/// True if a list-valued field contains an element, compared without case. Other elements need not
 /// be text.
 pub fn lists(headers: &HeaderMap, field: &HeaderName, element: &str) -> bool {
     headers.get_all(field).iter().any(|line| has_element(line.as_bytes(), element))
 }
 
-/// Whether one line of a list-valued field has an element.
+/// True if one line of a list-valued field has an element.
 pub fn has_element(line: &[u8], element: &str) -> bool {
     let mut elements = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     elements.any(|found| found.eq_ignore_ascii_case(element.as_bytes()))

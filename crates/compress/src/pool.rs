@@ -22,7 +22,7 @@ struct Shelf {
     bytes: usize,
     bytes_max: usize,
     lent: usize,
-    /// Whether anything was lent since [`CompressorPool::is_idle`] was last called.
+    /// True if anything was lent since [`CompressorPool::is_idle`] was last called.
     used: bool,
 }
 
@@ -150,7 +150,7 @@ impl CompressorPool {
         while shelf.drop_one() {}
     }
 
-    /// Whether there are idle contexts, and nothing was lent since the last call.
+    /// True if there are idle contexts, and nothing was lent since the last call.
     pub fn is_idle(&self) -> bool {
         let mut shelf = self.shelf.borrow_mut();
         let used = std::mem::take(&mut shelf.used);
@@ -310,7 +310,7 @@ const ENDED: CodingError = CodingError { coder: "pool", why: "used after its end
 /// Most idle contexts: a busy worker uses no more at once.
 const IDLE_MAX: usize = 8;
 
-/// The same for brotli, whose tables are the largest: two megabytes.
+/// Most idle contexts of brotli, whose tables are the largest: two megabytes.
 const BR_IDLE_MAX: usize = 2;
 
 /// Quality of dcb when it is not precomputed: a tenth more bytes than 9, in a quarter of the time.

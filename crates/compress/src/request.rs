@@ -29,7 +29,7 @@ const RATIO_MAX: u64 = 200;
 const SIGNATURES: [HeaderName; 2] =
     [HeaderName::from_static("signature"), HeaderName::from_static("signature-input")];
 
-/// Whether a response says that its server accepts zstd in requests. Without the field it says
+/// True if a response says that its server accepts zstd in requests. Without the field it says
 /// nothing.
 pub fn is_accepted(response: &HeaderMap) -> bool {
     let lines = response.get_all(ACCEPT_ENCODING).iter().filter_map(|line| line.to_str().ok());
@@ -39,7 +39,7 @@ pub fn is_accepted(response: &HeaderMap) -> bool {
         && AcceptedCodings::read(response).takes(Coding::Zstd)
 }
 
-/// Whether the body of a request may be coded. `length` is `None` if it is not known.
+/// True if the body of a request may be coded. `length` is `None` if it is not known.
 ///
 /// The length of a coded body reveals what is in it. A browser sends bodies as often as a page
 /// likes, with text that a page or a link has chosen, so its bodies stay uncoded. A form is often a
@@ -56,7 +56,7 @@ pub fn may_code(request: &HeaderMap, length: Option<u64>, host: &str) -> bool {
         && breach::breach(request, host, Allowed::default()).is_none()
 }
 
-/// Whether there is a field that only browsers send. A page of the same origin may hold text of
+/// True if there is a field that only browsers send. A page of the same origin may hold text of
 /// strangers, too.
 fn has_field_of_browsers(request: &HeaderMap) -> bool {
     request.keys().any(|name| *name == ORIGIN || name.as_str().starts_with("sec-fetch-"))
@@ -116,12 +116,12 @@ pub fn decode(request: &mut HeaderMap) {
     request.remove(CONTENT_ENCODING);
 }
 
-/// Whether so many decoded bytes of so few coded ones are made to wear out who takes them.
+/// True if so many decoded bytes of so few coded ones are made to wear out who takes them.
 pub fn is_bomb(coded: u64, decoded: u64) -> bool {
     decoded > DECODED_BYTES_FREE && decoded / RATIO_MAX > coded
 }
 
-/// Whether a body that is coded comes near to what [`is_bomb`] refuses, so that the rest of it is
+/// True if a body that is coded comes near to what [`is_bomb`] refuses, so that the rest of it is
 /// better sent as it is.
 pub fn nears_bomb(coded: u64, decoded: u64) -> bool {
     decoded > DECODED_BYTES_FREE / 2 && decoded / (RATIO_MAX / 2) > coded
@@ -133,7 +133,7 @@ fn without_length(request: &mut HeaderMap) {
     request.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
 }
 
-/// Whether a field speaks of the bytes as they are sent.
+/// True if a field speaks of the bytes as they are sent.
 fn is_bound_to_bytes(request: &HeaderMap) -> bool {
     DIGESTS.iter().chain(&SIGNATURES).any(|name| request.contains_key(name))
         || lists(request, &CACHE_CONTROL, "no-transform")

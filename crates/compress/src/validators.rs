@@ -175,7 +175,7 @@ pub fn vary(headers: &mut HeaderMap, names: &[HeaderName]) {
     }
 }
 
-/// Whether Vary contains this name, or `*` if that is given.
+/// True if Vary contains this name, or `*` if that is given.
 pub fn varies_by(headers: &HeaderMap, name: &str) -> bool {
     lists(headers, &VARY, name)
 }

@@ -4,9 +4,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use crate::files::read;
+use crate::model::dns::Dns;
+use crate::model::limits::{HttpLimits, Limits};
 use crate::model::{
-    Action, CertificateSource, Dictionaries, Dns, EvidenceSettings, HttpLimits, Limits, Listener,
-    LogSettings, Tickets,
+    Action, CertificateSource, Dictionaries, EvidenceSettings, Listener, LogSettings, Tickets,
 };
 use crate::rules::RuleList;
 use crate::rules::lists::ListFiles;

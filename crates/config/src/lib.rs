@@ -20,18 +20,19 @@ pub use checked::{Config, WatchedFile};
 pub use document::diagnostic::{Diagnostic, Severity};
 pub use files::certificate::CertificateFiles;
 pub use files::{Depth, UnchangedPairs};
-pub use files::{certificate, pem, users};
+pub use files::{certificate, crl, pem, users};
 pub use load::{Loaded, load, load_next, parse};
+pub use model::dns::{Dns, DnsTransport, NameServer};
 pub use model::headers::Fields;
+pub use model::limits::{CONNECTIONS_MAX, HELLO_BYTES_MAX, HttpLimits, Limits};
 pub use model::listen_address::{ListenAddress, is_loopback_host};
 pub use model::values::tls_version_code;
 pub use model::{
-    Access, Action, Balance, CONNECTIONS_MAX, CertificateSource, Compression, CompressionMode,
-    DialSource, Dictionaries, Dns, EvidenceSettings, HELLO_BYTES_MAX, Hold, Host, HostPort,
-    HttpAddress, HttpLimits, HttpUpstream, Limits, Listener, ListenerKind, LocalNames, LogFormat,
-    LogSettings, Originate, ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate,
-    TerminateUpstream, Tickets, TlsUpstream, UpstreamCheck, UpstreamFiles, UpstreamHttp2,
-    UpstreamTls, Version,
+    Access, Action, Balance, CertificateSource, Compression, CompressionMode, DialSource,
+    Dictionaries, EvidenceSettings, Hold, Host, HostPort, HttpAddress, HttpUpstream, Listener,
+    ListenerKind, LocalNames, LogFormat, LogSettings, Originate, ProxyProtocol, Refuse, Splice,
+    SpliceUpstream, Terminate, TerminateUpstream, Tickets, TlsUpstream, UpstreamCheck,
+    UpstreamFiles, UpstreamHttp2, UpstreamTls, Version,
 };
 pub use rules::lists;
 pub use rules::lists::{ListFile, ListFiles, ListKind, RenewedList};

@@ -122,7 +122,7 @@ fn check(
         hold: hold::read(&document),
         log: settings::log(&document, folder),
         dictionaries: compression::dictionaries(&document, folder),
-        dns: settings::dns(&document),
+        dns: settings::dns(&document, &mut files),
         evidence: settings::evidence(&document, &mut files),
         local,
         run_authority: None,

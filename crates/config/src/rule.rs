@@ -15,6 +15,7 @@ use crate::rules::lists::ListReader;
 use crate::rules::matchers::{self, Matchers};
 use crate::rules::mint::{self, MINT};
 use crate::rules::originate;
+use crate::rules::quic;
 use crate::rules::requests;
 use crate::rules::spiffe::{self, SPIFFE};
 use crate::rules::upstreams;
@@ -73,6 +74,7 @@ pub(super) fn read<'t>(
     check_fit(section, kind, then);
     originate::fit_listeners(section, listeners, &mut matchers, kind.asks_of_plain());
     originate::check_clients(section, listeners, &matchers.listeners);
+    quic::check(section, listeners, &matchers);
     let mut shown = Vec::new();
     let (mut action, mut needs) = match then {
         Kind::Originate => {
@@ -374,6 +376,7 @@ fn terminate(
     let client_ca = section.text("client_ca");
     let client_ca = client_ca.map(|text| files.check_authorities(text));
     let client_spiffe = spiffe::patterns(section, "client_spiffe");
+    let client_crl = upstreams::crls(section, "client_crl", ("client_ca", &client_ca), files);
     let client_cert_header = section.flag("client_cert_header").unwrap_or(false);
     let proxy_protocol = proxy_protocol(section);
     let version = section.parsed("tls_version_min", values::tls_version);
@@ -413,6 +416,8 @@ fn terminate(
         alpn_select,
         client_ca,
         client_spiffe,
+        client_crl,
+        accepts_expired_crl: upstreams::accepts_expired_crl(section),
         client_cert_header,
         compression,
         headers,
@@ -576,7 +581,7 @@ fn known_keys() -> Vec<&'static str> {
 }
 
 /// The keys of every rule.
-const COMMON_KEYS: [&str; 26] = [
+const COMMON_KEYS: [&str; 27] = [
     "action",
     "alpn",
     "certificate_issuer",
@@ -603,10 +608,11 @@ const COMMON_KEYS: [&str; 26] = [
     "sni_verified",
     "tls_compression",
     "tls_version_max",
+    "transport",
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 44] = [
+const ACTION_KEYS: [(&str, &[Kind]); 48] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -624,7 +630,9 @@ const ACTION_KEYS: [(&str, &[Kind]); 44] = [
     ("certificate", &[Kind::Terminate]),
     ("client_ca", &[Kind::Terminate]),
     ("client_cert_header", &[Kind::Terminate]),
+    ("client_crl", &[Kind::Terminate]),
     ("client_spiffe", &[Kind::Terminate]),
+    ("crl_expired", &[Kind::Originate, Kind::Terminate]),
     ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
     ("headers", &[Kind::Terminate]),
@@ -638,16 +646,18 @@ const ACTION_KEYS: [(&str, &[Kind]); 44] = [
     ("plain_http", &[Kind::Splice]),
     ("proxy_protocol", &[Kind::Splice, Kind::Terminate]),
     ("source", &[Kind::Splice]),
+    ("source_addresses", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("tls_version_min", &[Kind::Terminate]),
     ("upstream", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_allow", &[Kind::Splice, Kind::Terminate]),
     ("upstream_ca", &[Kind::Originate, Kind::Terminate]),
     ("upstream_certificate", &[Kind::Originate, Kind::Terminate]),
     ("upstream_check", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
+    ("upstream_crl", &[Kind::Originate, Kind::Terminate]),
     ("upstream_hash", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_key", &[Kind::Originate, Kind::Terminate]),
-    ("upstream_spiffe", &[Kind::Originate, Kind::Terminate]),
     ("upstream_name", &[Kind::Originate, Kind::Terminate]),
+    ("upstream_spiffe", &[Kind::Originate, Kind::Terminate]),
     ("upstream_alpn", &[Kind::Originate]),
     ("upstream_http2", &[Kind::Originate, Kind::Terminate]),
     ("upstream_wait", &[Kind::Originate, Kind::Terminate]),

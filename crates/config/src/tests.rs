@@ -85,7 +85,7 @@ memory_max = \"12\"
             "3:1: unknown key `lisener` in [[listener]] (known keys: acme_upstream, \
              address, \
              allow_remote, defer_accept, kind, mode, name, plain_http, proxy_protocol_from, \
-             reuse_port, users)",
+             quic, reuse_port, users)",
             // That `action` is missing follows from the mistyped key, and is not said.
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
             "5:14: \"a.*.b\": \"*\" stands only as the whole first label, as in \
@@ -510,8 +510,8 @@ fn limits_out_of_bounds() {
             "3:1: there is one [limits] only, in single brackets",
             "6:10: expected \"stdout\", \"off\" or the path of a file; stderr has all other \
              messages",
-            "8:11: \"dns.example\" is not a DNS server; expected an address as in \"9.9.9.9\" or \
-             \"127.0.0.1:5353\"",
+            "8:11: \"dns.example\" is not a DNS server; expected an address as in \"9.9.9.9\", \
+             \"127.0.0.1:5353\" or \"tls://192.0.2.1#dns.example\"",
         ]
     );
 }
@@ -586,8 +586,8 @@ fn a_whole_configuration() {
             ..LogSettings::default()
         }
     );
-    let servers = vec!["9.9.9.9:53".parse().unwrap(), "[::1]:5353".parse().unwrap()];
-    assert_eq!((config.dns, config.workers), (Dns { servers }, Some(3)));
+    let servers: Vec<String> = config.dns.servers.iter().map(ToString::to_string).collect();
+    assert_eq!((servers.join(" "), config.workers), ("9.9.9.9:53 [::1]:5353".into(), Some(3)));
 }
 
 #[test]

@@ -220,7 +220,7 @@ impl App {
 /// another one of them.
 const NEWEST_PREFIX: &str = "/manual/2";
 
-/// Whether the page that asks is of the same site. Only browsers send it.
+/// Says if the page that asks is of the same site. Only browsers send it.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 const FIXED_FIELDS: [(HeaderName, &str); 3] = [

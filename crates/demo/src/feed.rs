@@ -75,7 +75,7 @@ impl Feed {
         });
     }
 
-    /// Whether a page is open.
+    /// True if a page is open.
     pub(crate) fn has_subscribers(&self) -> bool {
         !self.0.lock().subscribers.is_empty()
     }

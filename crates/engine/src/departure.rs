@@ -126,7 +126,7 @@ pub fn departures(
 pub struct Collected {
     /// How many connections were kept.
     pub kept: usize,
-    /// Whether there was no room for others.
+    /// True if there was no room for others.
     pub is_full: bool,
     /// Why it stopped before all workers had left.
     pub stopped: Option<CollectError>,

@@ -34,7 +34,7 @@ pub const LISTS_MAX: usize = 4;
 /// A worker is asked for its connections.
 pub struct Query {
     filter: Arc<Filter>,
-    /// Whether those that are found are ended, and not listed.
+    /// True if those that are found are ended, and not listed.
     ends: bool,
     /// The place of its list among [`LISTS_MAX`]. It is given back before the slices end: who has
     /// read a list to its end may ask for the next one.

@@ -117,14 +117,14 @@ fn sweep(folder: &OwnFolder) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Whether a file holds a value that has ended.
+/// True if a file holds a value that has ended.
 fn has_ended(content: &[u8]) -> bool {
     content.split_first_chunk().is_some_and(|(end, value)| {
         sealed::is_sealed(value) && u64::from_be_bytes(*end) <= now_secs()
     })
 }
 
-/// Whether a value may have this name: words of small letters and digits, joined by hyphens.
+/// True if a value may have this name: words of small letters and digits, joined by hyphens.
 fn is_value_name(name: &str) -> bool {
     let is_word = |word: &str| {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -135,7 +135,7 @@ fn is_value_name(name: &str) -> bool {
         && name.split('-').all(is_word)
 }
 
-/// Whether this ends the name of a file that is being written.
+/// True if this ends the name of a file that is being written.
 fn is_random(end: &str) -> bool {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     end.len() == RANDOM_DIGITS && end.bytes().all(is_hex)

@@ -71,7 +71,7 @@ impl Sealer {
     }
 }
 
-/// Whether bytes have the form of a sealed value of this version.
+/// True if bytes have the form of a sealed value of this version.
 pub fn is_sealed(bytes: &[u8]) -> bool {
     bytes.first() == Some(&VERSION) && bytes.len() >= HEAD_BYTES + AES_256_GCM_SIV.tag_len()
 }

@@ -119,7 +119,7 @@ impl H2Connection {
         self.fail_stream(stream, fault, out).map(Some)
     }
 
-    /// Whether a stream is not served any more: the caller has reset it, or has said an earlier
+    /// True if a stream is not served any more: the caller has reset it, or has said an earlier
     /// last stream, perhaps while the head was on its way.
     fn is_gone(&mut self, stream: u32) -> bool {
         self.streams.find(stream).is_none() && (!self.is_idle(stream) || self.ignores(stream))

@@ -37,7 +37,7 @@ pub enum H2Event<'a> {
         stream: u32,
         /// The head.
         head: Box<MessageHead>,
-        /// Whether it has no body.
+        /// True if it has no body.
         is_last: bool,
     },
     /// A response, or an interim one, to a client.
@@ -46,7 +46,7 @@ pub enum H2Event<'a> {
         stream: u32,
         /// The head.
         head: Box<MessageHead>,
-        /// Whether it has no body.
+        /// True if it has no body.
         is_last: bool,
     },
     /// A part of a body. To be released:
@@ -56,7 +56,7 @@ pub enum H2Event<'a> {
         stream: u32,
         /// The part. It may be empty at the end.
         data: &'a [u8],
-        /// Whether the body, and the message, end here.
+        /// True if the body, and the message, end here.
         is_last: bool,
     },
     /// The trailers and the end of a message.

@@ -40,7 +40,7 @@ pub struct FieldSpan {
     pub name: TextSpan,
     /// Its value.
     pub value: TextSpan,
-    /// Whether no table may hold it (RFC 7541 7.1.3).
+    /// True if no table may hold it (RFC 7541 7.1.3).
     pub sensitive: bool,
 }
 
@@ -92,7 +92,7 @@ pub struct MessageHead {
     pub fields: HeaderFields,
     /// What its `content-length` says. CONNECT and a success that answers it have none.
     pub length: Option<u64>,
-    /// Whether a request exceeds `head_bytes_max`. Then fields are missing: it is to be answered
+    /// True if a request exceeds `head_bytes_max`. Then fields are missing: it is to be answered
     /// with 431, and nothing else of it counts. Responses and trailers fail instead:
     /// [`StreamFault::HeadTooLarge`].
     pub is_too_large: bool,
@@ -359,28 +359,28 @@ impl HeadReader {
     }
 }
 
-/// Whether all bytes may stand in an authority (RFC 3986 section 3.2).
+/// True if all bytes may stand in an authority (RFC 3986 section 3.2).
 fn is_authority(authority: &[u8]) -> bool {
     are_all(authority, &AUTHORITY_BYTES)
 }
 
-/// Whether all bytes are in a set. The loop has no early end, so it has no branch for each byte.
+/// True if all bytes are in a set. The loop has no early end, so it has no branch for each byte.
 fn are_all(text: &[u8], set: &[bool; 256]) -> bool {
     text.iter().fold(true, |all, byte| all & set[usize::from(*byte)])
 }
 
-/// Whether bytes are a scheme (RFC 3986 section 3.1).
+/// True if bytes are a scheme (RFC 3986 section 3.1).
 fn is_scheme(scheme: &[u8]) -> bool {
     scheme.first().is_some_and(u8::is_ascii_alphabetic)
         && scheme.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
 }
 
-/// Whether bytes are a token (RFC 9110 section 5.6.2).
+/// True if bytes are a token (RFC 9110 section 5.6.2).
 fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && are_all(text, &TOKEN)
 }
 
-/// Whether bytes are a field's name: a token in lower case (RFC 9113 section 8.2.1).
+/// True if bytes are a field's name: a token in lower case (RFC 9113 section 8.2.1).
 fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && are_all(name, &NAME)
 }
@@ -432,7 +432,7 @@ const fn token_bytes(upper: bool) -> [bool; 256] {
     table
 }
 
-/// Whether bytes are a field's value: no control character but the tab (RFC 9110 section 5.5), and
+/// True if bytes are a field's value: no control character but the tab (RFC 9110 section 5.5), and
 /// no blank at an end (RFC 9113 section 8.2.1).
 fn is_value(value: &[u8]) -> bool {
     let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));

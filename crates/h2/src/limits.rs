@@ -69,7 +69,7 @@ pub struct H2Limits {
     pub connection_window: u32,
     /// Bytes of a head, each field counted with 32 more (RFC 9113 6.5.2).
     pub head_bytes_max: u32,
-    /// Whether a request may be an extended CONNECT (RFC 8441).
+    /// True if a request may be an extended CONNECT (RFC 8441).
     pub connect_protocol: bool,
 }
 
@@ -86,7 +86,7 @@ impl Default for H2Limits {
 }
 
 impl H2Limits {
-    /// The same with each value within what the protocol allows.
+    /// These limits with each value within what the protocol allows.
     pub(crate) fn within(self) -> Self {
         Self {
             stream_window: self.stream_window.min(i32::MAX as u32),

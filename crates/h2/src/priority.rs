@@ -5,7 +5,7 @@
 pub struct Priority {
     /// From 0, the most urgent, to 7.
     pub urgency: u8,
-    /// Whether parts of it are useful, so that it takes turns with others.
+    /// True if parts of it are useful, so that it takes turns with others.
     pub incremental: bool,
 }
 

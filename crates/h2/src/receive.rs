@@ -20,7 +20,7 @@ pub(crate) enum Step<'a> {
     Need(usize),
     /// So many bytes are read.
     Used(usize),
-    /// The same, with an event.
+    /// So many bytes are read, and an event came.
     Event(usize, H2Event<'a>),
 }
 
@@ -147,12 +147,12 @@ impl H2Connection {
         Step::Used(used)
     }
 
-    /// Whether a stream has not begun. Only the client begins streams, and they are odd.
+    /// True if a stream has not begun. Only the client begins streams, and they are odd.
     pub(crate) fn is_idle(&self, stream: u32) -> bool {
         stream > self.last_stream || stream.is_multiple_of(2)
     }
 
-    /// Whether frames of this ended stream are ignored: we have reset it, or do not process it.
+    /// True if frames of this ended stream are ignored: we have reset it, or do not process it.
     pub(crate) fn ignores(&self, stream: u32) -> bool {
         let is_after_last = match (self.role, self.leaving) {
             (H2Role::Server, Leaving::Said { last }) => stream > last,
@@ -406,7 +406,7 @@ fn read_padding(
     }
 }
 
-/// Whether data may arrive, and is as long as its `content-length` (RFC 9113 section 8.1.1).
+/// Checks that data may arrive and is as long as its `content-length` (RFC 9113 section 8.1.1).
 fn judge_data(receiving: &mut Receiving, bytes: u64, is_last: bool) -> Result<(), StreamFault> {
     match receiving {
         Receiving::Head { .. } => Err(StreamFault::Malformed(MalformedMessage::DataBeforeHead)),

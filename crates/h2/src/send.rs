@@ -13,7 +13,7 @@ use crate::role::H2Role;
 use crate::stream::{Receiving, RequestKind, Sending};
 
 impl H2Connection {
-    /// Whether a client may begin a stream now.
+    /// True if a client may begin a stream now.
     pub fn can_open(&self) -> bool {
         self.role == H2Role::Client
             && !self.is_closed()
@@ -108,7 +108,7 @@ impl H2Connection {
         }
     }
 
-    /// The same in one frame.
+    /// Bytes of data that may be sent on a stream now in one frame.
     pub fn room(&mut self, stream: u32) -> usize {
         self.window(stream).min(FRAME_BYTES_MAX)
     }

@@ -22,7 +22,7 @@ pub struct PeerSettings {
     pub window: u32,
     /// Most bytes of a head that it takes, by its own word.
     pub head_bytes_max: u32,
-    /// Whether it takes extended CONNECT.
+    /// True if it takes extended CONNECT.
     pub connect_protocol: bool,
 }
 

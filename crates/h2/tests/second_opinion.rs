@@ -263,7 +263,7 @@ fn theirs(bytes: &[u8]) -> Seen {
     seen
 }
 
-/// Whether both saw the same, but for these differences:
+/// True if both saw the same, but for these differences:
 ///
 /// - The other library remembers which streams have ended. We know only the highest identifier, so
 ///   a frame on a lower one is STREAM_CLOSED for us (RFC 9113 section 5.1), and PROTOCOL_ERROR or

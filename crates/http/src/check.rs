@@ -117,7 +117,8 @@ async fn check(http: &Http, member: &Member) -> Result<(), CheckError> {
                     }
                 },
             };
-            let (dialler, options) = (&http.dialler, DialOptions::default());
+            let sources = member.sources.some();
+            let (dialler, options) = (&http.dialler, DialOptions { sources, ..Default::default() });
             let dialled =
                 dial_target(&dialler.names, &dialler.engine, &info(), &target, &options).await;
             dialled.map(drop).map_err(|undialled| CheckError::Failed(undialled.end.reason))
@@ -140,7 +141,8 @@ async fn ask(
     };
     let preface = room.get(..length).unwrap_or_default();
     let spoken = spoken(to, false);
-    let terms = DialTerms { spoken, preface, wait: LIMIT, balanced: None, is_early: false };
+    let (sources, wait) = (member.sources.some(), LIMIT);
+    let terms = DialTerms { spoken, preface, wait, balanced: None, sources, is_early: false };
     let dialled = dial(&http.dialler, to, terms, &info()).await;
     let (parts, host) = head(to, path)?;
     let request = UpstreamRequest {

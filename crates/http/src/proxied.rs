@@ -281,6 +281,8 @@ fn terminate(upstream: HttpUpstream) -> Action {
         alpn_select: Vec::new(),
         client_ca: None,
         client_spiffe: Vec::new(),
+        client_crl: Vec::new(),
+        accepts_expired_crl: false,
         client_cert_header: false,
         compression: Compression { mode: CompressionMode::Off, ..Compression::default() },
         tls_version_min: Version::Tls12,

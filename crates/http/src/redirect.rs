@@ -123,7 +123,7 @@ fn fault(fault: RequestFault) -> (Vec<u8>, End) {
     (words, End { outcome: Outcome::Refused, reason: request_reason(fault) })
 }
 
-/// The same URL with https://. It has the port of https, unless the client came to the port of this
+/// This URL with https://. It has the port of https, unless the client came to the port of this
 /// listener itself: where another machine translates ports, ours mean nothing to the client.
 fn location(uri: &http::Uri, (own_port, https_port): (Option<u16>, u16)) -> Option<HeaderValue> {
     let authority = uri.authority()?;
@@ -174,7 +174,7 @@ async fn answer(
     }
 }
 
-/// Whether a response has the status 200: another client may know no answer either.
+/// True if a response has the status 200: another client may know no answer either.
 fn is_ok(answer: &[u8]) -> bool {
     answer.get(b"HTTP/1.1".len()..).is_some_and(|rest| rest.starts_with(b" 200"))
 }

@@ -62,6 +62,13 @@ pub enum DecoderPlace {
     Trailers,
 }
 
+impl DecoderPlace {
+    /// True in a body whose end is not known, where nothing that has begun is owed.
+    pub fn is_open_ended(self) -> bool {
+        matches!(self, Self::UntilClose | Self::Size)
+    }
+}
+
 /// Decodes a body.
 #[derive(Debug)]
 pub struct Decoder {
@@ -116,7 +123,7 @@ impl Decoder {
         (extension_bytes <= EXTENSION_BYTES_MAX).then_some(Self { state, extension_bytes })
     }
 
-    /// Whether the decoder has returned the end.
+    /// True if the decoder has returned the end.
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
     }
@@ -129,7 +136,7 @@ impl Decoder {
         }
     }
 
-    /// Whether nothing of such a body is left but its end, which takes no byte.
+    /// True if nothing of such a body is left but its end, which takes no byte.
     pub fn is_at_end(&self) -> bool {
         matches!(self.state, State::Left(0))
     }

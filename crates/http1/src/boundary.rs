@@ -52,7 +52,7 @@ impl Boundary {
         }
     }
 
-    /// Whether an event stream may end here.
+    /// True if an event stream may end here.
     pub fn is_between_events(&self) -> bool {
         // A line ends in CRLF, LF or CR (HTML, 9.2.5). An empty line dispatches an event.
         matches!(
@@ -66,7 +66,7 @@ impl Boundary {
         )
     }
 
-    /// Whether a frame may follow.
+    /// True if a frame may follow.
     pub fn is_between_frames(&self) -> bool {
         matches!(self, Self::Frames(reader) if reader.is_between())
     }

@@ -92,7 +92,7 @@ impl Requester {
         requester
     }
 
-    /// Whether it is for this authority and this version.
+    /// True if it is for this authority and this version.
     pub fn asks_for(&self, host: &str, version: Version) -> bool {
         self.text[self.host.clone()] == *host.as_bytes() && self.via == via(version)
     }
@@ -207,7 +207,7 @@ pub fn chosen(asked: &HeaderValue, response: &response::Parts) -> Option<HeaderV
     known.then(|| chosen.clone())
 }
 
-/// Whether an OPTIONS request ends here, because it may go no further (RFC 9110 7.6.2). If it may,
+/// True if an OPTIONS request ends here, because it may go no further (RFC 9110 7.6.2). If it may,
 /// its hop limit is reduced by one.
 pub fn ends_here(request: &mut request::Parts) -> bool {
     if request.method != Method::OPTIONS {

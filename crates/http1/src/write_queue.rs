@@ -168,7 +168,7 @@ impl WriteQueue {
         self.head.capacity() + self.pieces_held + small
     }
 
-    /// Whether it is empty.
+    /// True if it is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }

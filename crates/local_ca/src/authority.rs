@@ -137,7 +137,7 @@ impl Authority {
         id(self.issuer.key())
     }
 
-    /// Whether it is valid now.
+    /// Checks that it is valid now.
     ///
     /// # Errors
     /// [`LocalCaError::Expired`] and [`LocalCaError::NotYet`].

@@ -90,7 +90,7 @@ impl LeafKey {
         Zeroizing::new(PrivatePkcs8KeyDer::from(self.0.serialize_der()).into())
     }
 
-    /// The same as PEM.
+    /// The key as PEM.
     pub fn pem(&self) -> Zeroizing<String> {
         Zeroizing::new(self.0.serialize_pem())
     }
@@ -169,7 +169,7 @@ impl Authority {
         Ok(SignedLeaf { certificate: signed.der().clone(), pem: signed.pem(), end })
     }
 
-    /// Whether it may sign all that `wanted` permits.
+    /// Checks that it may sign all that `wanted` permits.
     ///
     /// # Errors
     /// [`LocalCaError::NotPermitted`].
@@ -182,7 +182,7 @@ impl Authority {
         self.refuse(permitted, refused.collect())
     }
 
-    /// Whether it may sign a name.
+    /// Checks that it may sign a name.
     ///
     /// # Errors
     /// [`LocalCaError::NotPermitted`].
@@ -190,7 +190,7 @@ impl Authority {
         self.check_names(std::slice::from_ref(name))
     }
 
-    /// Whether it may sign all of these names.
+    /// Checks that it may sign all of these names.
     ///
     /// # Errors
     /// [`LocalCaError::NotPermitted`], with all that it may not sign.

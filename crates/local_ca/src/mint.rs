@@ -90,7 +90,7 @@ impl MintAuthority {
         Ok(Self { issuer: Issuer::new(params, key), is_root: true, permitted: None })
     }
 
-    /// Whether it signed itself: then clients have its certificate, or do not trust it.
+    /// True if it signed itself: then clients have its certificate, or do not trust it.
     pub const fn is_root(&self) -> bool {
         self.is_root
     }

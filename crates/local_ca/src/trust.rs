@@ -83,6 +83,29 @@ pub fn show(authority: &Authority, places: &Places) -> Report {
     Report { text, is_complete: true }
 }
 
+/// A store of certificates, in words, and whether it trusts the authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreTrust {
+    /// Where it is.
+    pub store: String,
+    /// It has the authority.
+    pub is_trusted: bool,
+}
+
+/// The stores that are there.
+pub fn look(authority: &Authority, places: &Places) -> Vec<StoreTrust> {
+    let trust = |store: &Store| StoreTrust {
+        store: store.to_string(),
+        is_trusted: store.is_installed(authority),
+    };
+    stores(places).iter().map(trust).collect()
+}
+
+/// Whether databases of NSS can be read.
+pub fn has_nss_tool() -> bool {
+    nss::has_tool()
+}
+
 /// Installs the authority in each store, or removes it, and says what was done.
 pub fn change(authority: &Authority, places: &Places, change: TrustChange) -> Report {
     let mut text = about(authority);

@@ -40,7 +40,7 @@ pub const UPSTREAM_STREAM_BYTES: usize = 16 << 10;
 pub const UPSTREAM_RESTING_BYTES: usize = 384;
 /// Bytes that a connection to an upstream counts: the runtime's part.
 pub const UPSTREAM_BYTES: usize = 1 << 10;
-/// The same with TLS: keys and buffers, too.
+/// Bytes that one with TLS counts: keys and buffers, too.
 pub const UPSTREAM_TLS_BYTES: usize = 40 << 10;
 /// The smallest budget: less could not serve one client of each kind.
 const BYTES_MIN: usize = 4 << 20;
@@ -156,7 +156,7 @@ impl Budget {
         ACCOUNTS.iter().map(|(account, name)| (*name, self.used_by(*account)))
     }
 
-    /// Whether `more` bytes would exceed the budget.
+    /// True if `more` bytes would exceed the budget.
     pub fn is_over(&self, more: usize) -> bool {
         self.used().saturating_add(more) > self.bytes_max
     }
@@ -171,7 +171,7 @@ impl Budget {
         used
     }
 
-    /// Whether `more` bytes would exceed 7/8 of the budget. The last eighth is for those who hold
+    /// True if `more` bytes would exceed 7/8 of the budget. The last eighth is for those who hold
     /// little.
     pub fn is_tight(&self, more: usize) -> bool {
         self.note_peak().saturating_add(more) > self.bytes_max / 8 * 7
@@ -182,7 +182,7 @@ impl Budget {
         self.used() > self.bytes_max / 2
     }
 
-    /// Whether `more` bytes would exceed 6/8 of the budget. Beyond that, those who hold much may
+    /// True if `more` bytes would exceed 6/8 of the budget. Beyond that, those who hold much may
     /// begin nothing new; what they have begun may grow by another eighth.
     pub fn is_filling(&self, more: usize) -> bool {
         self.used().saturating_add(more) > self.bytes_max / 8 * 6
@@ -242,12 +242,12 @@ impl Counted {
         counted
     }
 
-    /// Whether there is room for `bytes` in its place, below 7/8 of the budget.
+    /// True if there is room for `bytes` in its place, below 7/8 of the budget.
     pub fn may_be(&self, bytes: usize) -> bool {
         bytes.saturating_sub(self.bytes) <= self.budget.left()
     }
 
-    /// Whether so many bytes more would leave less than a quarter of the budget: see
+    /// True if so many bytes more would leave less than a quarter of the budget: see
     /// [`Budget::is_filling`].
     pub fn is_filling(&self, more: usize) -> bool {
         self.budget.is_filling(more)

@@ -22,7 +22,7 @@ pub const SHARED_BYTES_MIN: usize = 12;
 const FIRST_USE_BYTES: usize = 50;
 /// A longer piece is not shared. Such pieces are rarely alike, and a source is charged for a part
 /// of a piece only.
-pub const SHARED_BYTES_MAX: usize = 256;
+pub const SHARED_BYTES_MAX: usize = 512;
 /// Most shared pieces of one value, for the same reason. A browser's connection has about 20.
 pub const SHARED_PIECES_MAX: usize = 32;
 
@@ -278,6 +278,20 @@ mod tests {
         assert_eq!((own.whole(), own.first()), (bytes.clone(), &bytes[..]));
         assert_eq!(own.last(), own.first());
         assert_eq!(PackedBytes::own(&[]).whole(), b"");
+    }
+
+    /// A program's user-agent may have 400 characters.
+    #[test]
+    fn a_long_piece_is_shared_and_one_that_is_too_long_is_not() {
+        let budget = Arc::new(Budget::new(64 << 20, 0));
+        let shared = Rc::new(SharedPieces::new(&budget));
+        let bytes = vec![7; 2 * SHARED_BYTES_MAX];
+        for (len, held) in [(SHARED_BYTES_MAX, 3 + SHARED_BYTES_MAX), (400, 3 + 624)] {
+            let packed = PackedBytes::pack(&bytes, &[0..len], &shared);
+            assert_eq!((packed.held_bytes(), packed.whole()), (held, bytes.clone()), "{len}");
+        }
+        let packed = PackedBytes::pack(&bytes, &[0..SHARED_BYTES_MAX + 1], &shared);
+        assert!(packed.held_bytes() > bytes.len() && shared.is_empty());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The matchers of a rule other than its names: whether they hold for given facts, and whether one
 //! rule's matchers cover another's.
 
-use eyelet_wire::hello::{HelloFacts, protocol_names};
+use eyelet_wire::hello::{HelloFacts, Transport, protocol_names};
 use eyelet_wire::version;
 
 use crate::connect::ConnectSet;
@@ -20,6 +20,8 @@ pub struct Conditions {
     pub listeners: SortedList<u16>,
     /// Clients with these addresses.
     pub client: NetSet,
+    /// Connections that this protocol carries.
+    pub transport: Option<Transport>,
     /// CONNECT requests for these targets.
     pub connect: ConnectSet,
     /// Clients that are these users, or processes.
@@ -106,6 +108,7 @@ impl Conditions {
         match matcher {
             Matcher::Listener => !self.listeners.is_empty(),
             Matcher::Client => !self.client.is_empty() || self.from_files.asks(matcher),
+            Matcher::Transport => self.transport.is_some(),
             Matcher::Connect => !self.connect.is_empty() || self.from_files.asks(matcher),
             of_requester if OF_REQUESTER.contains(&of_requester) => {
                 self.requester.asks(of_requester)
@@ -129,6 +132,7 @@ impl Conditions {
         Self {
             listeners: self.listeners.clone(),
             client: self.client.clone(),
+            transport: self.transport,
             connect: self.connect.clone(),
             requester: self.requester.clone(),
             destination: self.destination.clone(),
@@ -146,6 +150,9 @@ impl Conditions {
     ) -> Outcome {
         if !self.listeners.is_empty() && !self.listeners.contains(&facts.listener) {
             return Outcome::Fails(Matcher::Listener);
+        }
+        if self.transport.is_some_and(|transport| transport != facts.transport) {
+            return Outcome::Fails(Matcher::Transport);
         }
         let files = &self.from_files;
         if self.asks(Matcher::Client)
@@ -227,6 +234,7 @@ impl Conditions {
                 && files.covers(Matcher::Connect, others, |port| self.connect.has_any(port))
                 && self.connect.covers(&other.connect));
         let rest = self.listeners.covers(&other.listeners)
+            && (self.transport.is_none() || self.transport == other.transport)
             && connect
             && self.requester.covers(&other.requester)
             && self.sni_malformed == other.sni_malformed
@@ -283,6 +291,7 @@ impl Conditions {
         match matcher {
             Matcher::Listener => listed(self.listeners.iter()),
             Matcher::Client => joined(listed(self.client.nets()), files()),
+            Matcher::Transport => format!("\"{}\"", self.transport.unwrap_or_default()),
             Matcher::Connect => joined(listed(self.connect.patterns()), files()),
             of_requester if OF_REQUESTER.contains(&of_requester) => {
                 self.requester.text(of_requester)

@@ -151,7 +151,7 @@ impl ConnectSet {
         any.is_empty() && exact.is_empty() && suffixes.is_empty() && ips.is_empty()
     }
 
-    /// Whether it has a host other than `*`.
+    /// True if it has a host other than `*`.
     pub(crate) fn has_hosts(&self) -> bool {
         !(self.exact.is_empty() && self.suffixes.is_empty() && self.ips.is_empty())
     }
@@ -190,19 +190,19 @@ impl ConnectSet {
         self.has_any(port) || has(&self.exact, name, port) || self.has_parent(name, port)
     }
 
-    /// Whether a suffix with fewer labels than `name` matches it.
+    /// True if a suffix with fewer labels than `name` matches it.
     fn has_parent(&self, name: &str, port: Option<u16>) -> bool {
         let mut dots = name.match_indices('.').map(|(at, _)| at + 1);
         dots.any(|at| name.get(at..).is_some_and(|parent| has(&self.suffixes, parent, port)))
     }
 
-    /// Whether it has `*` with this port, or with any.
+    /// True if it has `*` with this port, or with any.
     pub(crate) fn has_any(&self, port: Option<u16>) -> bool {
         has(&self.any, &Any, port)
     }
 }
 
-/// Whether a sorted list has `key` with this port, or with any. `None` as `port` is any port, which
+/// True if a sorted list has `key` with this port, or with any. `None` as `port` is any port, which
 /// only an entry for any port covers.
 fn has<K, Q>(list: &[(K, Option<u16>)], key: &Q, port: Option<u16>) -> bool
 where

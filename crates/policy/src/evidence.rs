@@ -61,14 +61,14 @@ impl EvidenceMatchers {
         }
     }
 
-    /// Whether it needs the destination's certificate.
+    /// True if it needs the destination's certificate.
     pub(crate) fn asks_certificate(&self) -> bool {
         let of_certificate =
             [Matcher::CertificateNames, Matcher::CertificateIssuer, Matcher::CertificateValid];
         self.asks_name(EvidenceKind::Certificate) || of_certificate.iter().any(|m| self.asks(*m))
     }
 
-    /// Whether this evidence may verify the name.
+    /// True if this evidence may verify the name.
     pub(crate) fn asks_name(&self, evidence: EvidenceKind) -> bool {
         self.sni_verified.as_ref().is_some_and(|(_, all)| all.contains(&evidence))
     }
@@ -120,7 +120,7 @@ impl EvidenceMatchers {
         }
     }
 
-    /// Whether these hold whenever those of `other` do. Only for two rules that both refuse, or
+    /// True if these hold whenever those of `other` do. Only for two rules that both refuse, or
     /// both do not.
     pub(crate) fn cover(&self, other: &Self) -> bool {
         let sni_verdict = match (&self.sni_verified, &other.sni_verified) {
@@ -186,7 +186,7 @@ fn sni_verdict(name: HelloName<'_>, evidence: &[EvidenceKind], facts: &Facts<'_>
     if unknown { SniVerdict::Unknown } else { SniVerdict::Known(false) }
 }
 
-/// Whether a certificate with this name may serve a name of the pattern.
+/// True if a certificate with this name may serve a name of the pattern.
 fn is_for(name: &str, pattern: &NamePattern) -> bool {
     match pattern {
         NamePattern::Absent => false,

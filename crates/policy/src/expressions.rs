@@ -71,12 +71,12 @@ impl NameExpressions {
         self.set.len()
     }
 
-    /// Whether there is none. Then no name matches.
+    /// True if there is none. Then no name matches.
     pub fn is_empty(&self) -> bool {
         self.set.is_empty()
     }
 
-    /// Whether one is found in `name`, which is lower-case. An absent name, `""`, matches none.
+    /// True if one is found in `name`, which is lower-case. An absent name, `""`, matches none.
     #[inline]
     pub fn contains(&self, name: &str) -> bool {
         !name.is_empty() && self.set.is_match(name.as_bytes())

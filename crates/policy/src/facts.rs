@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use eyelet_wire::connect::Target;
-use eyelet_wire::hello::HelloFacts;
+use eyelet_wire::hello::{HelloFacts, Transport};
 
 /// Facts about a connection. A fact that is `None` was not fetched yet, or is also in `unknown`.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +13,8 @@ pub struct Facts<'a> {
     pub listener: u16,
     /// The client's address.
     pub client: IpAddr,
+    /// The protocol that carries it.
+    pub transport: Transport,
     /// The target of its CONNECT request. `None`: there was no CONNECT; this fact is always known.
     pub connect: Option<&'a Target>,
     /// Who asks, as far as it is known.
@@ -85,6 +87,7 @@ impl Facts<'_> {
         Self {
             listener,
             client,
+            transport: Transport::Tcp,
             connect: None,
             requester: RequesterFacts { user: None, client_cert: None, cgroup: None },
             destination: None,

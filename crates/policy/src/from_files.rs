@@ -30,7 +30,7 @@ impl FromIterator<(Matcher, ListId, Option<u16>)> for FromFiles {
 }
 
 impl FromFiles {
-    /// Whether `matcher` has a list.
+    /// True if `matcher` has a list.
     #[inline]
     pub(crate) fn asks(&self, matcher: Matcher) -> bool {
         self.0.iter().any(|file| file.matcher == matcher)
@@ -73,7 +73,7 @@ impl FromFiles {
         }
     }
 
-    /// Whether each list of `matcher` in `other` is one of these, or is meant with a port for which
+    /// True if each list of `matcher` in `other` is one of these, or is meant with a port for which
     /// `has_all` says that everything matches.
     pub(crate) fn covers(
         &self,

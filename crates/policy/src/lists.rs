@@ -119,12 +119,12 @@ impl NameList {
         self.names.len()
     }
 
-    /// Whether it has no name. Then it matches nothing.
+    /// True if it has no name. Then it matches nothing.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether an entry matches `name`, which is lower-case.
+    /// True if an entry matches `name`, which is lower-case.
     #[inline]
     pub fn contains(&self, name: &str) -> bool {
         self.own(name).is_some() || self.above(name).next().is_some()

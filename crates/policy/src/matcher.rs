@@ -14,6 +14,8 @@ pub enum Matcher {
     Listener,
     /// `client`
     Client,
+    /// `transport`
+    Transport,
     /// `connect`
     Connect,
     /// `peer_uid`
@@ -67,6 +69,7 @@ impl fmt::Display for Matcher {
         f.write_str(match self {
             Self::Listener => "listener",
             Self::Client => "client",
+            Self::Transport => "transport",
             Self::Connect => "connect",
             Self::PeerUid => "peer_uid",
             Self::PeerCgroup => "peer_cgroup",

@@ -129,7 +129,7 @@ impl Depths {
         self.0 |= 1_u128.checked_shl(labels(suffix)).unwrap_or(0);
     }
 
-    /// Whether there is no suffix.
+    /// True if there is no suffix.
     pub(crate) const fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -271,7 +271,7 @@ fn fault_of(name: &str, fault: SniFault) -> NamePatternFault {
     }
 }
 
-/// Whether it is a name with a dot before it.
+/// True if it is a name with a dot before it.
 fn is_below(name: &str) -> bool {
     name.strip_prefix('.').is_some_and(|name| HostName::new(name.as_bytes()).is_ok())
 }

@@ -15,7 +15,7 @@ pub struct NetSet {
 }
 
 impl NetSet {
-    /// Whether it contains `address`. Takes time logarithmic in the number of ranges.
+    /// True if it contains `address`. Takes time logarithmic in the number of ranges.
     pub fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(address) => within(&self.v4, u32::from(address)),
@@ -23,14 +23,14 @@ impl NetSet {
         }
     }
 
-    /// Whether it contains every address of `other`.
+    /// True if it contains every address of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         // Ranges are never adjacent, so each range of `other` must lie within one of ours.
         let v4 = other.v4.iter().all(|range| spans(&self.v4, *range));
         v4 && other.v6.iter().all(|range| spans(&self.v6, *range))
     }
 
-    /// Whether it is empty.
+    /// True if it is empty.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }
@@ -40,7 +40,7 @@ impl NetSet {
         Self { v4: [(0, u32::MAX)].into(), v6: [(0, u128::MAX)].into() }
     }
 
-    /// Whether it contains an address of `other`.
+    /// True if it contains an address of `other`.
     pub(crate) fn meets(&self, other: &Self) -> bool {
         meet(&self.v4, &other.v4) || meet(&self.v6, &other.v6)
     }

@@ -34,6 +34,8 @@ pub enum Refusal {
     ByProtocol,
     /// A refuse rule on requests.
     ByRequest,
+    /// A refuse rule on the protocol that carries the connection.
+    ByTransport,
     /// A refuse rule on the TLS version.
     ByVersion,
     /// The name is malformed, and no rule takes such hellos.
@@ -77,6 +79,7 @@ impl Refusal {
             Self::ByName => "refused by name",
             Self::ByProtocol => "refused by ALPN",
             Self::ByRequest => "refused by request",
+            Self::ByTransport => "refused by transport",
             Self::ByVersion => "TLS version too old",
             Self::MalformedName(_) => "malformed name",
             Self::MethodCase => "a method with lower-case letters",
@@ -105,6 +108,7 @@ impl Refusal {
             | Self::ByConnect
             | Self::ByEch
             | Self::ByFingerprint
+            | Self::ByTransport
             | Self::MethodCase
             | Self::MethodOverride
             | Self::PathOverride

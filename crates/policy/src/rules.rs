@@ -545,6 +545,7 @@ impl Rules {
             _ if asks(Matcher::Alpn) => Refusal::ByProtocol,
             _ if asks(Matcher::Ech) => Refusal::ByEch,
             Some(HelloName::Name(_)) if entry.named => Refusal::ByName,
+            _ if asks(Matcher::Transport) => Refusal::ByTransport,
             _ => self.unlisted(name),
         }
     }

@@ -69,6 +69,19 @@ fn verify(
     verifier.verify_server_cert(leaf, others, &name, &[], UnixTime::now()).map(|_| ())
 }
 
+/// The names of a certificate that a client can ask for.
+pub fn dns_names(leaf: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(leaf) else { return Vec::new() };
+    let alternatives = certificate.subject_alternative_name().ok().flatten();
+    let names = alternatives.iter().flat_map(|list| &list.value.general_names);
+    let dns = names.filter_map(|name| match name {
+        // One below it is as good as another.
+        GeneralName::DNSName(name) => Some(name.replacen('*', "www", 1)),
+        _ => None,
+    });
+    dns.collect()
+}
+
 fn names(certificate: &X509Certificate<'_>, report: &mut ProbeReport) {
     let alternatives = certificate.subject_alternative_name().ok().flatten();
     let names: Vec<String> = alternatives

@@ -54,7 +54,7 @@ impl ServerReply {
         }
     }
 
-    /// Whether a TLS server gave it.
+    /// True if a TLS server gave it.
     pub const fn is_tls(&self) -> bool {
         matches!(self, Self::Hello(..) | Self::Alert(_))
     }

@@ -163,7 +163,14 @@ fn reflects(answer: io::Result<ProbeResponse>) -> Result<bool, String> {
 fn breach(reflects: Result<bool, String>, response: &ProbeResponse, report: &mut ProbeReport) {
     let cookie = response.field("set-cookie").is_some();
     match reflects {
-        Ok(true) => report.advise("breach", Grade::Bad, "compressed with the query", ADVICE_BREACH),
+        Ok(true) if may_have_secret(response) => {
+            let seen = "compressed with the query, and cookies or a login are in play";
+            report.advise("breach", Grade::Bad, seen, ADVICE_BREACH);
+        }
+        Ok(true) => {
+            let seen = "compressed with the query; no cookie and no login is seen";
+            report.advise("breach", Grade::Note, seen, ADVICE_BREACH);
+        }
         _ if cookie => {
             report.advise("breach", Grade::Note, "compressed, sets a cookie", ADVICE_BREACH);
         }
@@ -172,6 +179,21 @@ fn breach(reflects: Result<bool, String>, response: &ProbeResponse, report: &mut
         }
         Err(why) => report.unknown("breach", why),
     }
+}
+
+/// Whether an answer may have a secret in it: by a cookie or a login it knows who asks.
+fn may_have_secret(response: &ProbeResponse) -> bool {
+    let varies = |(name, value): &(String, String)| {
+        let mut names = value.split(',').map(str::trim);
+        let is_secret = |field: &str| ["cookie", "authorization"].contains(&field);
+        name == "vary" && names.any(|field| is_secret(&field.to_ascii_lowercase()))
+    };
+    let is_private = |(name, value): &(String, String)| {
+        name == "cache-control" && value.to_ascii_lowercase().contains("private")
+    };
+    response.field("set-cookie").is_some()
+        || response.field("www-authenticate").is_some()
+        || response.fields.iter().any(|field| varies(field) || is_private(field))
 }
 
 /// Whether the connection is of use after the answer.
@@ -514,8 +536,30 @@ mod tests {
         ] {
             let mut report = ProbeReport::default();
             let seen = format!("{asked:?}");
-            breach(reflects(asked), &ProbeResponse::default(), &mut report);
+            breach(reflects(asked), &having("vary", "Accept-Encoding, Cookie"), &mut report);
             assert_eq!(finding(&report, "breach").0, grade, "{seen}");
+        }
+    }
+
+    /// An answer with this field.
+    fn having(name: &str, value: &str) -> ProbeResponse {
+        let fields = vec![(name.to_owned(), value.to_owned())];
+        ProbeResponse { status: 200, fields, body: Vec::new(), is_cut: false }
+    }
+
+    #[test]
+    fn an_answer_without_secrets_may_have_the_query() {
+        for (name, value, grade) in [
+            ("set-cookie", "a=b", "bad"),
+            ("vary", "authorization", "bad"),
+            ("www-authenticate", "Basic", "bad"),
+            ("cache-control", "max-age=9, private", "bad"),
+            ("vary", "Accept-Encoding", "note"),
+            ("cache-control", "public", "note"),
+        ] {
+            let mut report = ProbeReport::default();
+            breach(Ok(true), &having(name, value), &mut report);
+            assert_eq!(finding(&report, "breach").0, grade, "{name}: {value}");
         }
     }
 

@@ -11,6 +11,7 @@ mod hello;
 mod http;
 mod listener;
 mod memory;
+mod name;
 mod pace;
 mod picture;
 pub mod procfs;
@@ -126,6 +127,16 @@ fn look(
     out: &mut impl Write,
 ) -> io::Result<bool> {
     let mut report = ProbeReport::default();
+    let host = args.target.rsplit_once(':').map_or("", |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let Some(target) = &name::choose(target.clone(), host, &mut report) else {
+        // It has answered, and nothing else can be found out.
+        match args.json {
+            true => writeln!(out, "{:#}", report.to_json(&args.target))?,
+            false => report.write_lines(out)?,
+        }
+        return Ok(true);
+    };
     let scanned = scan::scan(target, &mut report);
     if let Err(answer) = &scanned {
         report.add("tls", Grade::Bad, answer.text());

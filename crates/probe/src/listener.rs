@@ -29,7 +29,7 @@ pub fn process(address: SocketAddr) -> Result<u32, &'static str> {
         .ok_or("no process of this machine, or of this user, listens there; --pid names one")
 }
 
-/// Whether a process of this machine may answer at this address: it is this machine's, or private,
+/// True if a process of this machine may answer at this address: it is this machine's, or private,
 /// such as a container's. Another machine of the own network may have a private one, too; nobody
 /// on the internet has one (RFC 1918, RFC 4193).
 pub fn may_be_served_here(address: SocketAddr) -> bool {

@@ -38,6 +38,8 @@ const CREEP_BAD: f64 = 0.5;
 /// A slope is told from growth of at least this: four times what memory moves by that stands still.
 /// 5,000 connections of 250 bytes grow by 1.1 MB from the first step to the last.
 const GROWTH_BYTES_MIN: f64 = 4.0 * STILL_BYTES;
+/// A figure has at most this error: 64 KiB that move by themselves, over 256 connections.
+const ERROR_BYTES_MAX: f64 = 256.0;
 /// The part of the connections that the server may end before they are counted: what is wrong in a
 /// figure by that is less than what differs between two runs.
 const ENDED_PART_MAX: f64 = 0.01;
@@ -286,7 +288,7 @@ fn verdicts(rounds: &[Round], report: &mut ProbeReport) {
         }
         return;
     }
-    let cost = cost(&first.curve);
+    let cost = MemoryCost::of(&first.curve);
     memory(&cost, first.held, report);
     kernel_memory(first.kernel, report);
     let ended: usize = rounds.iter().map(|round| round.ended).sum();
@@ -299,7 +301,7 @@ fn verdicts(rounds: &[Round], report: &mut ProbeReport) {
             report.unknown("creep", "a later round held another number of connections");
         }
         (None, Err(why)) if grows(rounds).is_none() => report.unknown("creep", why),
-        (None, cost) => creep(rounds, cost.ok(), report),
+        (None, cost) => creep(rounds, cost.ok().map(|cost| cost.bytes), report),
     }
     let peak = first.curve.iter().map(|(_, bytes)| *bytes).fold(0.0, f64::max);
     if peak > CREEP_BYTES_MIN {
@@ -313,29 +315,47 @@ fn verdicts(rounds: &[Round], report: &mut ProbeReport) {
     }
 }
 
-/// Bytes a connection by the slope of a curve, or why there is none.
-fn cost(curve: &[(f64, f64)]) -> Result<f64, String> {
-    let ends = curve.first().zip(curve.last());
-    let (held, grew) = ends.map_or((0.0, 0.0), |(one, other)| (other.0 - one.0, other.1 - one.1));
-    let bytes = slope(curve);
-    if held > 0.0 && grew >= GROWTH_BYTES_MIN && bytes > 0.0 {
-        return Ok(bytes);
-    }
-    let why = match held == 0.0 || (0.0..GROWTH_BYTES_MIN).contains(&grew) {
-        true => "too few connections to tell",
-        // It shrank, or went up and down.
-        false => "the memory did not grow with the connections",
-    };
-    Err(format!("{why}: {:.0} kB more by {held:.0} more connections", grew / 1e3))
+/// Bytes a connection, and how far they may be off where that is much.
+struct MemoryCost {
+    bytes: f64,
+    error: Option<f64>,
 }
 
-fn memory(cost: &Result<f64, String>, held: usize, report: &mut ProbeReport) {
-    let bytes = match cost {
-        Ok(bytes) => *bytes,
+impl MemoryCost {
+    /// By the slope of a curve, or why there is none.
+    fn of(curve: &[(f64, f64)]) -> Result<Self, String> {
+        let ends = curve.first().zip(curve.last());
+        let (held, grew) =
+            ends.map_or((0.0, 0.0), |(one, other)| (other.0 - one.0, other.1 - one.1));
+        let bytes = slope(curve);
+        if held > 0.0 && grew >= GROWTH_BYTES_MIN && bytes > 0.0 {
+            return Ok(Self { bytes, error: None });
+        }
+        // Memory that stands still moves by so much.
+        let error = STILL_BYTES / held;
+        if held > 0.0 && grew > 0.0 && error <= ERROR_BYTES_MAX && bytes > error {
+            return Ok(Self { bytes, error: Some(error) });
+        }
+        let why = match held == 0.0 || (0.0..GROWTH_BYTES_MIN).contains(&grew) {
+            true => "too few connections to tell",
+            // It shrank, or went up and down.
+            false => "the memory did not grow with the connections",
+        };
+        Err(format!("{why}: {:.0} kB more by {held:.0} more connections", grew / 1e3))
+    }
+}
+
+fn memory(cost: &Result<MemoryCost, String>, held: usize, report: &mut ProbeReport) {
+    let (bytes, error) = match cost {
+        Ok(cost) => (cost.bytes, cost.error),
         Err(why) => return report.advise("memory", Grade::Unknown, why, ADVICE_MORE),
     };
     report.figure("bytes_a_connection", bytes);
-    let seen = format!("{bytes:.0} bytes a connection, by {held} connections");
+    let mut seen = format!("{bytes:.0} bytes a connection, by {held} connections");
+    if let Some(error) = error {
+        report.figure("bytes_a_connection_error", error);
+        seen = format!("{bytes:.0} bytes a connection, {error:.0} more or less, by {held}");
+    }
     match bytes {
         ..SMALL => report.add("memory", Grade::Good, seen),
         SMALL..BUFFERS => report.advise("memory", Grade::Note, seen, ADVICE_KEEPALIVE),
@@ -545,6 +565,9 @@ mod tests {
         for (curve, kernel, expected) in [
             // Eyelet's.
             (steps(5000.0, 250.0), 9e3, ["ok", "note", "ok"]),
+            (steps(1000.0, 250.0), 9e3, ["ok", "note", "ok"]),
+            // Less than what moves by itself.
+            (steps(1000.0, 60.0), 9e3, ["unknown", "note", "unknown"]),
             (steps(60.0, 250.0), 9e3, ["unknown", "note", "unknown"]),
             (steps(60.0, 35e3), -2.0, ["bad", "unknown", "ok"]),
             // --connections 1: each step has one.
@@ -585,6 +608,19 @@ mod tests {
                 assert_eq!(grades(&rounds)[2], "note", "{json:#}");
             }
         }
+    }
+
+    #[test]
+    fn few_connections_have_a_figure_with_its_error() {
+        let curve = (1..=10).map(|step| f64::from(step) * 100.0).map(|n| (n, n * 250.0)).collect();
+        let round = Round { curve, ..round(1000, 0, 0.0) };
+        let mut report = ProbeReport::default();
+        verdicts(&[round], &mut report);
+        let json = report.to_json("a.test:443");
+        let seen = &json["findings"][0]["seen"];
+        assert_eq!(seen, "250 bytes a connection, 73 more or less, by 1000");
+        let error = json["figures"]["bytes_a_connection_error"].as_f64().unwrap();
+        assert!((error - STILL_BYTES / 900.0).abs() < 1e-6, "{error}");
     }
 
     #[test]

@@ -186,7 +186,7 @@ fn chose(answer: &ServerReply, version: u16) -> bool {
     matches!(answer, ServerReply::Hello(hello, _) if hello.version == version)
 }
 
-/// Whether an answer to a hello of this version says that it is spoken; `None` if it does not say.
+/// Says if an answer to a hello of this version says that it is spoken; `None` if it does not say.
 fn spoken(answer: &ServerReply, version: u16) -> Option<bool> {
     match answer {
         ServerReply::Hello(..) => Some(chose(answer, version)),
@@ -207,7 +207,7 @@ fn is_about_the_name(answer: &ServerReply) -> bool {
     matches!(answer, ServerReply::Alert(code) if *code == unrecognized)
 }
 
-/// Whether a server may answer so to a hello without a name because it wants one.
+/// True if a server may answer so to a hello without a name because it wants one.
 fn may_want_name(answer: &ServerReply) -> bool {
     let codes = [AlertDescription::MissingExtension, AlertDescription::HandshakeFailure]
         .map(AlertDescription::code);

@@ -238,7 +238,7 @@ fn drain(target: &ProbeTarget, spoken: SpokenVersions, path: &str, tls: &mut Pro
     }
 }
 
-/// Whether a GET by HTTP/1.1 is answered. With `halves` close_notify and FIN follow it.
+/// Says if a GET by HTTP/1.1 is answered. With `halves` close_notify and FIN follow it.
 fn answered(
     target: &ProbeTarget,
     version: &'static SupportedProtocolVersion,
@@ -260,7 +260,7 @@ fn answered(
     Ok(first == *HTTP)
 }
 
-/// Whether the server refuses HTTP/1.1: by the alert for it, by a close in place of an answer, or
+/// True if the server refuses HTTP/1.1: by the alert for it, by a close in place of an answer, or
 /// by bytes that are no HTTP. What is late or has another fault says nothing.
 fn is_refusal(answered: &io::Result<bool>) -> bool {
     let error = match answered {

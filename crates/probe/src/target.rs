@@ -42,7 +42,7 @@ impl ProbeTarget {
         Ok(Self { address, name: name.unwrap_or(host).to_owned(), wait })
     }
 
-    /// Whether the server is on this machine, by its address.
+    /// True if the server is on this machine, by its address.
     pub fn is_local(&self) -> bool {
         self.address.ip().to_canonical().is_loopback()
     }

@@ -109,7 +109,7 @@ impl Coder {
         self.undoes.take().map(|decoded_coding| *decoded_coding)
     }
 
-    /// Whether pieces are passed on unchanged, without [`Coder::push`].
+    /// True if pieces are passed on unchanged, without [`Coder::push`].
     pub fn is_identity(&self) -> bool {
         matches!(self.way, Way::AsIs)
     }
@@ -216,7 +216,7 @@ impl Coder {
         }
     }
 
-    /// Whether the bytes of an identity body must be passed to [`Coder::inspect`].
+    /// True if the bytes of an identity body must be passed to [`Coder::inspect`].
     pub fn inspects(&self) -> bool {
         self.capture.is_some() || self.learning.is_some()
     }
@@ -347,7 +347,7 @@ const DELTA_NOW_LEVEL: i32 = 3;
 /// gaps between its packets, and a flush for each of them would cost a tenth of the bytes and more.
 /// One that never stops writes less at a time, so it is not waited for either.
 const PAUSE: Pause = Pause { of: Duration::from_millis(2), since_first: Duration::from_millis(20) };
-/// The same for a body that is held, which then gives up its delta. It is longer than the round
+/// The pause for a body that is held, which then gives up its delta. It is longer than the round
 /// trips of a distant upstream that starts slowly.
 const HELD_PAUSE: Pause =
     Pause { of: Duration::from_millis(300), since_first: Duration::from_millis(300) };

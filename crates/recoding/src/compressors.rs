@@ -44,7 +44,7 @@ pub(super) struct Inner {
 pub struct BodyInfo {
     /// Content-Length; `None`: chunked, or until the connection's end.
     pub length: Option<u64>,
-    /// Whether the first bytes are the whole body.
+    /// True if the first bytes are the whole body.
     pub complete: bool,
 }
 
@@ -68,7 +68,7 @@ impl Compressors {
         Self::with_budget(bytes_max.max(POOL_BYTES_MIN), shared, names, budget)
     }
 
-    /// The same compressors for another configuration's rules.
+    /// These compressors for another configuration's rules.
     #[must_use]
     pub fn reloaded(&self, names: Arc<DictionaryRules>) -> Self {
         Self { inner: Rc::new(Inner { names, ..(*self.inner).clone() }) }
@@ -106,7 +106,7 @@ impl Compressors {
         self.inner.pace.total()
     }
 
-    /// Whether some compressors have not been used since this was last called.
+    /// True if some compressors have not been used since this was last called.
     pub fn is_idle(&self) -> bool {
         self.inner.pool.is_idle()
     }
@@ -133,7 +133,7 @@ impl Compressors {
 }
 
 impl Inner {
-    /// Whether the memory budget has so many bytes left.
+    /// True if the memory budget has so many bytes left.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.budget.left() >= bytes
     }

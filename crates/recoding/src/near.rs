@@ -23,7 +23,7 @@ use super::learning::{DecodedCoding, Learning};
 
 /// What Eyelet accepts, before what the client lists besides.
 const OWN: &str = "zstd, br, gzip";
-/// The same with a dictionary.
+/// Codings that it accepts with a dictionary.
 const OWN_WITH_DICTIONARY: &str = "dcz, dcb, zstd, br, gzip";
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 /// Fields that ask for a digest of the bytes as they are sent (RFC 9530 section 4).
@@ -46,15 +46,15 @@ pub(super) struct Near {
     accepted: AcceptedCodings,
     /// The lines of Accept-Encoding that the client sent, if Eyelet's own took their place.
     replaced: Option<Vec<HeaderValue>>,
-    /// Whether conditions were restored to the upstream's own tags.
+    /// True if conditions were restored to the upstream's own tags.
     tags_restored: bool,
     /// The dictionary that was named.
     dictionary: Option<Arc<Learned>>,
-    /// Whether the request may be made once more.
+    /// True if the request may be made once more.
     can_repeat: bool,
     /// Whose dictionaries its response may become, if any.
     origin: Option<LearnedOrigin>,
-    /// Whether the upstream knows who the client is.
+    /// True if the upstream knows who the client is.
     pub(super) has_credentials: bool,
 }
 
@@ -132,23 +132,23 @@ impl Near {
         Self { accepted, replaced, tags_restored, dictionary, can_repeat, origin, has_credentials }
     }
 
-    /// Whether the request may be made once more, for what the client itself accepts.
+    /// True if the request may be made once more, for what the client itself accepts.
     pub(super) fn can_repeat(&self) -> bool {
         self.can_repeat
     }
 
-    /// Whether a response must not be changed and does not fit the client. Then the upstream is
+    /// True if a response must not be changed and does not fit the client. Then the upstream is
     /// asked once more, for what the client itself accepts.
     pub(super) fn is_unfit(&self, head: &response::Parts) -> bool {
         self.fate(head, false) == CodingAction::Unwanted
     }
 
-    /// Whether a response needs its first bytes before it can be passed on: they name a dictionary.
+    /// True if a response needs its first bytes before it can be passed on: they name a dictionary.
     pub(super) fn wants_first(&self, head: &response::Parts) -> bool {
         matches!(self.fate(head, false), CodingAction::Decoded(coding) if coding.is_of_dictionary())
     }
 
-    /// Whether a response is coded with another dictionary than the one that was named. That one is
+    /// True if a response is coded with another dictionary than the one that was named. That one is
     /// not named again, and the upstream may be asked once more without it.
     pub(super) fn is_of_other(&self, head: &response::Parts, first: &[u8]) -> bool {
         let Some(dictionary) = &self.dictionary else { return false };

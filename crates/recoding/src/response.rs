@@ -108,7 +108,7 @@ impl Compressors {
         head.fields.judge(judged, self.length_min(wanted), wanted.event_streams).is_ok()
     }
 
-    /// Whether to wait for the first bytes of a body before its head, because it may be coded.
+    /// True if to wait for the first bytes of a body before its head, because it may be coded.
     pub fn wants_first(&self, asked: &RequestCodings, head: &Parts, length: Option<u64>) -> bool {
         if let Some(near) = &asked.near {
             return near.wants_first(head);

@@ -11,12 +11,12 @@ pub struct UploadCoder {
     compressors: Compressors,
     /// `None`: the bytes are stored in a frame as they are.
     lent: Option<Lent>,
-    /// Whether the frame of stored bytes has begun.
+    /// True if the frame of stored bytes has begun.
     is_stored: bool,
     /// Bytes that came, and bytes that were put out.
     taken: u64,
     given: u64,
-    /// Whether bytes came since all was put out.
+    /// True if bytes came since all was put out.
     is_unflushed: bool,
 }
 

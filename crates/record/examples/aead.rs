@@ -206,7 +206,7 @@ macro_rules! derive_like {
     }};
 }
 
-/// The same through ring's HKDF.
+/// That through ring's HKDF.
 macro_rules! hkdf_like {
     ($hkdf:path, $bits:literal) => {{
         use $hkdf as hkdf;

@@ -100,7 +100,7 @@ impl Aead {
     }
 }
 
-/// Whether aws-lc's AES-GCM for AVX-512 runs on this processor: it checks the same features.
+/// True if aws-lc's AES-GCM for AVX-512 runs on this processor: it checks the same features.
 #[cfg(target_arch = "x86_64")]
 fn has_avx512() -> bool {
     std::is_x86_feature_detected!("avx512f")

@@ -66,7 +66,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a message of this type is allowed.
+    /// Checks that a message of this type is allowed.
     fn admit(&self, message: u8) -> Result<(), RecordFault> {
         let allowed = may_begin(self.version, self.role, message);
         if allowed { Ok(()) } else { Err(RecordFault::HandshakeType(message)) }
@@ -111,7 +111,7 @@ impl Session {
     }
 }
 
-/// Whether the peer of this end may send a message of this type after the handshake.
+/// True if the peer of this end may send a message of this type after the handshake.
 pub(crate) fn may_begin(version: Version, role: Role, message: u8) -> bool {
     match (version, role) {
         (Version::Tls13, Role::Server) => message == kind::KEY_UPDATE,

@@ -286,7 +286,7 @@ pub(crate) fn tls12_aad(seq: u64, content_type: u8, plain_len: usize) -> [u8; 13
     aad
 }
 
-/// Whether records carry 8 bytes of nonce after their header (RFC 5288 section 3).
+/// True if records carry 8 bytes of nonce after their header (RFC 5288 section 3).
 pub(crate) const fn has_explicit_nonce(suite: Suite, version: Version) -> bool {
     matches!((suite, version), (Suite::Aes128Gcm | Suite::Aes256Gcm, Version::Tls12))
 }

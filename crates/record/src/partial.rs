@@ -14,7 +14,7 @@ pub(crate) enum Partial {
 impl Partial {
     pub(crate) const NONE: Partial = Partial::Head { len: 0, bytes: [0; 4] };
 
-    /// Whether a message has begun and not ended.
+    /// True if a message has begun and not ended.
     pub(crate) fn is_open(self) -> bool {
         !matches!(self, Partial::Head { len: 0, .. })
     }

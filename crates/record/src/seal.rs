@@ -70,7 +70,7 @@ impl Session {
         self.seal_content(keys, content::APPLICATION_DATA, slot, payload_len)
     }
 
-    /// Whether a control record must be sent before more data: the answer to a KeyUpdate or to a
+    /// True if a control record must be sent before more data: the answer to a KeyUpdate or to a
     /// renegotiation, or a KeyUpdate because our key nears its limit.
     pub fn control_due(&self) -> bool {
         let is_due = match self.version {

@@ -242,18 +242,18 @@ impl Session {
         self.role
     }
 
-    /// Whether the peer has sent close_notify. If the stream ends before that, it was truncated.
+    /// True if the peer has sent close_notify. If the stream ends before that, it was truncated.
     pub const fn read_closed(&self) -> bool {
         matches!(self.reading, Reading::Closed)
     }
 
-    /// Whether nothing can be sealed any more: we sent close_notify or a fatal alert, or received a
+    /// True if nothing can be sealed any more: we sent close_notify or a fatal alert, or received a
     /// fatal one.
     pub const fn write_closed(&self) -> bool {
         matches!(self.writing, Writing::Closed)
     }
 
-    /// Whether the AEAD keys and ivs in use are these: (key, iv) for receiving and for sending. A
+    /// True if the AEAD keys and ivs in use are these: (key, iv) for receiving and for sending. A
     /// handover uses it to compare with the handshake library's own keys.
     pub fn has_keys(&self, rx: (&[u8], &[u8]), tx: (&[u8], &[u8])) -> bool {
         let same = |direction: &Direction, (key, iv): (&[u8], &[u8])| {

@@ -52,7 +52,7 @@ pub enum Pass {
 }
 
 impl FlightInspection {
-    /// Whether the state may be dropped: neither side is in the middle of anything.
+    /// True if the state may be dropped: neither side is in the middle of anything.
     pub fn is_idle(&self) -> bool {
         let is_between = self.borders == Borders::default();
         is_between && self.hello.is_none() && self.server_hello.is_none() && !self.is_retried

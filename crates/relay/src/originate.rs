@@ -58,7 +58,7 @@ fn end(reason: Reason) -> End {
     End { outcome: Outcome::Originated, reason }
 }
 
-/// The same readiness with the sides exchanged.
+/// This readiness with the sides exchanged.
 fn exchanged(ready: Ready) -> Ready {
     /// A side that a parked connection does not have.
     const SPARE: u8 = UPSTREAM + 1;

@@ -39,8 +39,8 @@ pub enum Progress {
     Dial,
     /// Both directions have ended.
     Closed(End),
-    /// The same, but the client may still send bytes that are never read. They would cause a reset,
-    /// which must not overtake what the client was sent last.
+    /// Both have ended, but the client may still send bytes that are never read. They would cause
+    /// a reset, which must not overtake what the client was sent last.
     Linger(End),
     /// A side was reset or has failed: reset the other.
     Reset(End),
@@ -224,7 +224,7 @@ pub(super) fn conclude(flow: &mut Flow, up: More, down: More, outcome: Outcome) 
     }
 }
 
-/// Whether one direction has more to move.
+/// The outcome of moving one direction: more to move, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum More {
     /// Its share of the iteration is used up.

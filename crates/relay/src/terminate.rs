@@ -32,7 +32,7 @@ pub struct Terminated {
 }
 
 impl Terminated {
-    /// Whether TLS is towards the upstream, and the client has none: Eyelet was the client of the
+    /// True if TLS is towards the upstream, and the client has none: Eyelet was the client of the
     /// handshake. The two sides of the flow are then exchanged. It is no kind of its own, so that a
     /// slot is no larger for it.
     pub fn is_originated(&self) -> bool {

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use crate::certificate::{Prober, Shown};
 use crate::dns::resolved::Resolved;
 use crate::dns::resolvers::Resolvers;
+use crate::dns::secure::SecureDns;
 use eyelet_config::Config;
 use eyelet_tls::roots::EvidenceRoots;
 
@@ -79,7 +80,8 @@ pub async fn certificate(
 
 async fn resolve(config: &Config, name: &str, v6: bool) -> Result<Resolved, String> {
     let wait = config.evidence.timeout;
-    let resolvers = Resolvers::new(&config.dns, wait, Arc::default());
+    let secure = SecureDns::new(&config.dns).map_err(|why| format!("[dns] ca: {why}"))?;
+    let resolvers = Resolvers::new(&config.dns, secure, wait, Arc::default());
     let mut question = resolvers.ask(name, v6, Instant::now() + wait)?;
     let mut resolved = question.next(None, now_ms, config.evidence.history).await;
     while !resolved.is_complete() {

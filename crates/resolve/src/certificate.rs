@@ -44,7 +44,7 @@ pub struct Shown {
     /// The chain as it was shown, leaf first, if a rule mints certificates after those of origins.
     /// Empty otherwise.
     pub chain: Box<[CertificateDer<'static>]>,
-    /// Whether a trusted root leads to the chain, whatever its names and the leaf's dates.
+    /// True if a trusted root leads to the chain, whatever its names and the leaf's dates.
     pub is_trusted: bool,
     /// The name or address that it must be for, if its chain is kept.
     server: Option<ServerName<'static>>,
@@ -56,7 +56,7 @@ pub struct Shown {
 /// What the roots for an upstream say of a certificate.
 #[derive(Clone, Debug)]
 pub struct Judgement {
-    /// Whether they lead to the chain, whatever its names and the leaf's dates.
+    /// True if they lead to the chain, whatever its names and the leaf's dates.
     pub is_trusted: bool,
     /// For the access log, with the fault that they find.
     pub logged: Arc<CertificateEvidence>,
@@ -71,7 +71,7 @@ pub struct Prober {
     /// The `upstream_allow` networks of all rules.
     allow: Vec<IpNet>,
     roots: Arc<RootCertStore>,
-    /// Whether chains are kept, for rules that mint.
+    /// True if chains are kept, for rules that mint.
     keeps_chains: bool,
 }
 
@@ -94,12 +94,12 @@ impl Prober {
         Ok(Self { verifier, config, config_nameless, allow, roots, keeps_chains })
     }
 
-    /// Whether it judges a certificate by these roots.
+    /// True if it judges a certificate by these roots.
     pub fn trusts(&self, roots: &RootCertStore) -> bool {
         self.roots.roots == roots.roots
     }
 
-    /// Whether what it has seen is enough for the rules of this configuration.
+    /// True if what it has seen is enough for the rules of this configuration.
     pub fn sees_enough(&self, config: &Config) -> bool {
         self.keeps_chains || !config.mints()
     }

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use eyelet_balance::group::{Group, Member};
+use eyelet_balance::sources::SourceAddresses;
 use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
 use eyelet_engine::worker::Registration;
 use eyelet_engine::worker::WaitError;
@@ -19,6 +20,7 @@ use eyelet_engine::worker::{Handle, Worker};
 use eyelet_sys::epoll::{FAILED, WRITABLE};
 use eyelet_sys::{Errno, socket, transparent};
 use eyelet_telemetry::reason::IoFailure;
+use eyelet_telemetry::upstream::OpenExchange;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -31,6 +33,11 @@ pub const ATTEMPTS_MAX: usize = (SIDES - UPSTREAM) as usize;
 /// Pause before a connect is repeated that found no descriptor, or a full backlog of a Unix socket:
 /// no event reports that either has changed.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
+/// Source addresses that one dial tries. They are in the order of their use, and the kernel looks
+/// at all local ports of each that has none left.
+const SOURCES_TRIED_MAX: usize = 4;
+/// Source addresses that an access line names.
+const SOURCES_NAMED_MAX: usize = 3;
 
 /// The health of the addresses of a name that is dialled.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +71,8 @@ pub struct DialOptions<'a> {
     pub mark: DialMark<'a>,
     /// For an upstream whose health is known.
     pub balanced: Option<&'a Balanced<'a>>,
+    /// The addresses of this host to dial from. `None`: the kernel chooses one.
+    pub sources: Option<&'a SourceAddresses>,
 }
 
 /// Owner of the sockets of one dial: it registers them, and bounds the waits for them.
@@ -165,6 +174,66 @@ pub struct Connected<R> {
     pub registration: Option<R>,
     /// How many of [`DialOptions::first`] were written.
     pub sent: usize,
+    /// Counts it at the address that it was dialled from, if that was one of several.
+    pub source: Option<OpenExchange>,
+}
+
+impl<R> Connected<R> {
+    /// A socket that is not registered, with nothing written.
+    pub fn new(address: Option<SocketAddr>, socket: OwnedFd) -> Self {
+        Self { address, socket, registration: None, sent: 0, source: None }
+    }
+}
+
+/// Why no source address can be dialled from.
+#[derive(Debug, thiserror::Error)]
+pub enum NoSource {
+    /// Their local ports are in use.
+    #[error("all are in use to {upstream} from {sources}; add one to `source_addresses`")]
+    NoPort {
+        /// The upstream.
+        upstream: SocketAddr,
+        /// The first of the addresses, and how many more there are.
+        sources: String,
+    },
+    /// The last that was tried is not usable.
+    #[error("source_addresses: {source_address}: {why}")]
+    Faulty {
+        /// The address.
+        source_address: IpAddr,
+        /// The kernel's reason.
+        why: io::Error,
+    },
+}
+
+impl NoSource {
+    /// As the error of a connect. It is a shortage of this host's.
+    fn error(
+        sources: &SourceAddresses,
+        upstream: SocketAddr,
+        last: Option<(IpAddr, io::Error)>,
+    ) -> io::Error {
+        let why = match last {
+            Some((source_address, why)) => Self::Faulty { source_address, why },
+            None => {
+                let all = sources.addresses().filter(|ip| ip.is_ipv4() == upstream.is_ipv4());
+                Self::NoPort { upstream, sources: listed(all) }
+            }
+        };
+        io::Error::new(io::ErrorKind::AddrNotAvailable, why)
+    }
+}
+
+/// The first addresses of a list.
+fn listed(all: impl Iterator<Item = IpAddr>) -> String {
+    let all: Vec<String> = all.map(|ip| ip.to_string()).collect();
+    match all.get(SOURCES_NAMED_MAX..).filter(|others| !others.is_empty()) {
+        _ if all.is_empty() => "no address of its family".to_owned(),
+        None => all.join(", "),
+        Some(others) => {
+            format!("{} and {} more", all[..SOURCES_NAMED_MAX].join(", "), others.len())
+        }
+    }
 }
 
 /// Connects to a Unix socket.
@@ -178,7 +247,7 @@ pub async fn connect_unix<O: Owner>(
     loop {
         match socket::connect_unix(path) {
             Ok(socket) => {
-                return Ok(Connected { address: None, socket, registration: None, sent: 0 });
+                return Ok(Connected::new(None, socket));
             }
             // The backlog is full; the deadline bounds the retries.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -271,16 +340,16 @@ impl<O: Owner> Dial<'_, O> {
         address: SocketAddr,
         fast_open: bool,
     ) -> io::Result<Begun<O::Registration>> {
-        let (socket, at_once) = self.start(address, fast_open)?;
+        let Started { socket, at_once, source } = self.start(address, fast_open)?;
         // Within this host the handshake is over when the connect returns.
         if (at_once || address.ip().is_loopback())
             && let Some(sent) = send_first(&socket, self.options.first)?
         {
-            let address = Some(address);
-            return Ok(Begun::Connected(Connected { address, socket, registration: None, sent }));
+            let connected = Connected { sent, source, ..Connected::new(Some(address), socket) };
+            return Ok(Begun::Connected(connected));
         }
         let registration = self.owner.register(&socket, 0)?;
-        Ok(Begun::Attempt(Attempt { address, socket, registration }))
+        Ok(Begun::Attempt(Attempt { address, socket, registration, source }))
     }
 
     /// Connects to one of several. Begins an attempt each time the last has failed or
@@ -392,7 +461,42 @@ impl<O: Owner> Dial<'_, O> {
         }
     }
 
-    fn start(&self, address: SocketAddr, fast_open: bool) -> io::Result<(OwnedFd, bool)> {
+    /// Begins to connect, from the first of the source addresses that has a local port left.
+    fn start(&self, address: SocketAddr, fast_open: bool) -> io::Result<Started> {
+        let Some(sources) = self.options.sources else {
+            let socket = self.socket(address, fast_open)?;
+            let at_once = self.connect(&socket, address)?;
+            return Ok(Started { socket, at_once, source: None });
+        };
+        let mut last = None;
+        for candidate in sources.order(address).into_iter().take(SOURCES_TRIED_MAX) {
+            let socket = self.socket(address, fast_open)?;
+            let bound = transparent::bind_to_source(&socket, candidate.ip);
+            let why = bound.as_ref().err().map(|error| error as &dyn std::fmt::Display);
+            sources.note_bound(&candidate, why.map_or(Ok(()), Err));
+            if let Err(why) = bound {
+                last = Some((candidate.ip, why));
+                continue;
+            }
+            let source = OpenExchange::new(&candidate.counters);
+            match self.connect(&socket, address) {
+                Ok(at_once) => return Ok(Started { socket, at_once, source: Some(source) }),
+                Err(error) if is_no_port(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(NoSource::error(sources, address, last))
+    }
+
+    fn connect(&self, socket: &OwnedFd, address: SocketAddr) -> io::Result<bool> {
+        let at_once = socket::connect(socket, address)?;
+        let mark = if self.to_listener { DialMark::Ends } else { self.options.mark };
+        self.loops.dialled(socket, address, mark);
+        Ok(at_once)
+    }
+
+    /// A socket for one connect.
+    fn socket(&self, address: SocketAddr, fast_open: bool) -> io::Result<OwnedFd> {
         let options = self.options;
         let socket = socket::tcp(address)?;
         if options.first.is_empty() {
@@ -409,10 +513,7 @@ impl<O: Owner> Dial<'_, O> {
             }
             transparent::bind_to_client(&socket, client)?;
         }
-        let at_once = socket::connect(&socket, address)?;
-        let mark = if self.to_listener { DialMark::Ends } else { options.mark };
-        self.loops.dialled(&socket, address, mark);
-        Ok((socket, at_once))
+        Ok(socket)
     }
 
     /// Begins an attempt. One of several has no fast open, nor has the first address while the
@@ -431,9 +532,9 @@ impl<O: Owner> Dial<'_, O> {
                 begun => Ok(begun?),
             };
         }
-        let (socket, _) = self.start(address, false)?;
+        let Started { socket, source, .. } = self.start(address, false)?;
         let registration = self.owner.register(&socket, number)?;
-        Ok(Begun::Attempt(Attempt { address, socket, registration }))
+        Ok(Begun::Attempt(Attempt { address, socket, registration, source }))
     }
 
     /// Waits until one of the attempts has ended: which. The owner's deadline ends this also while
@@ -453,13 +554,13 @@ impl<O: Owner> Dial<'_, O> {
 
     /// Takes the result of an attempt that has ended.
     fn finish(&self, attempt: Attempt<O::Registration>) -> io::Result<Connected<O::Registration>> {
-        let Attempt { address, socket, registration } = attempt;
+        let Attempt { address, socket, registration, source } = attempt;
         if self.owner.has_failed(&registration) {
             socket::pending_error(&socket)?;
         }
         let sent = send_first(&socket, self.options.first)?.unwrap_or(0);
         let registration = Some(registration);
-        Ok(Connected { address: Some(address), socket, registration, sent })
+        Ok(Connected { registration, sent, source, ..Connected::new(Some(address), socket) })
     }
 }
 
@@ -468,6 +569,15 @@ struct Attempt<R> {
     address: SocketAddr,
     socket: OwnedFd,
     registration: R,
+    source: Option<OpenExchange>,
+}
+
+/// A socket whose connect has begun.
+struct Started {
+    socket: OwnedFd,
+    /// It can be written already.
+    at_once: bool,
+    source: Option<OpenExchange>,
 }
 
 /// Writes the first bytes, as many as the socket takes. `None`: it is not connected yet.
@@ -489,11 +599,17 @@ fn send_first(socket: &OwnedFd, first: &[u8]) -> io::Result<Option<usize>> {
 /// Whether this process or host lacks something, so that a failed dial says nothing about the other
 /// side: descriptors, local ports or memory.
 pub(crate) fn is_own_shortage(failure: &IoFailure) -> bool {
-    let IoFailure::Os(code) = failure else { return false };
+    let IoFailure::Os(code) = failure else {
+        return failure.kind() == io::ErrorKind::AddrNotAvailable;
+    };
     matches!(
         Errno::from_raw_os_error(*code),
         Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL | Errno::NOBUFS | Errno::NOMEM
     )
+}
+
+fn is_no_port(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::ADDRNOTAVAIL)
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {

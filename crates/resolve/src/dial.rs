@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::connect::{
-    ATTEMPTS_MAX, Connected, Dial, DialOptions, LaterAddresses, Owner, connect_unix,
+    ATTEMPTS_MAX, Connected, Dial, DialOptions, LaterAddresses, NoSource, Owner, connect_unix,
     is_own_shortage,
 };
 use crate::dialled::Lookup;
@@ -225,6 +225,7 @@ impl NamedTarget<'_> {
 pub fn is_upstream_down(reason: &Reason) -> bool {
     match reason {
         Reason::Io(Peer::Upstream, failure) => !is_own_shortage(failure),
+        Reason::NoLocalPort(_) => false,
         _ => may_dial_another(reason),
     }
 }
@@ -238,6 +239,7 @@ pub fn may_dial_another(reason: &Reason) -> bool {
             | Reason::Timeout(Limit::Connect, _)
             | Reason::Dns(_)
             | Reason::NoAddress
+            | Reason::NoLocalPort(_)
             | Reason::UpstreamAlert(_)
             | Reason::UpstreamTls(_)
             | Reason::UpstreamUnread
@@ -290,7 +292,10 @@ fn late(wait_error: WaitError, stage: Stage) -> End {
         WaitError::Shed => Reason::Shed(Shed::Unfinished(when)),
         WaitError::Late if stage == Stage::Dns => SLOW_DNS,
         WaitError::Late => Reason::Timeout(Limit::Connect, None),
-        WaitError::Io(error) => Reason::Io(Peer::Upstream, (&error).into()),
+        WaitError::Io(error) => match error.get_ref().and_then(|why| why.downcast_ref()) {
+            Some::<&NoSource>(why) => Reason::NoLocalPort(Detail::of(why)),
+            None => Reason::Io(Peer::Upstream, (&error).into()),
+        },
         WaitError::Unregistered(error) => Reason::Unregistered((&error).into()),
     })
 }

@@ -10,6 +10,7 @@ use crate::certificate::{Prober, Shown};
 use crate::dns::found::Found;
 use crate::dns::resolved::Resolved;
 use crate::dns::resolver::DialledName;
+use crate::dns::secure::SecureDns;
 use crate::dns::server::ServerMemory;
 use crate::permits::Permits;
 use eyelet_config::{Config, Dns};
@@ -45,6 +46,8 @@ pub struct EvidenceStore {
     pub dialled: Arc<Cache<DialledName, Arc<Found>>>,
     /// Silent servers, and those that know no EDNS.
     pub(crate) servers: Arc<ServerMemory>,
+    /// For resolvers that are asked over TLS, if there are any.
+    pub(crate) secure_dns: Option<Arc<SecureDns>>,
     pub(crate) prober: Option<Prober>,
     /// What the next prober trusts, if a rule asks for a certificate.
     roots: Option<Arc<EvidenceRoots>>,
@@ -82,6 +85,17 @@ pub enum Lack {
     Unasked(Box<str>),
 }
 
+/// Authorities that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthoritiesError {
+    /// Those that vouch for destinations.
+    #[error("[evidence] ca: {0}")]
+    Evidence(RootsError),
+    /// Those that vouch for resolvers.
+    #[error("[dns] ca: {0}")]
+    Dns(RootsError),
+}
+
 /// What DNS says about a name and an address.
 #[derive(Debug)]
 pub struct ByDns {
@@ -94,18 +108,20 @@ pub struct ByDns {
 }
 
 impl EvidenceStore {
-    /// An empty store. It reads the trusted roots if a rule asks for a certificate.
+    /// An empty store. It reads the trusted roots if a rule asks for a certificate, or a resolver
+    /// is asked over TLS.
     ///
     /// # Errors
     /// If the roots cannot be read.
-    pub fn new(config: &Config) -> Result<Self, RootsError> {
-        let (roots, prober) = trusted(config)?;
+    pub fn new(config: &Config) -> Result<Self, AuthoritiesError> {
+        let (roots, prober) = trusted(config).map_err(AuthoritiesError::Evidence)?;
         let bytes_max = config.limits.memory_max / MEMORY_PARTS;
         Ok(Self {
             dns: Arc::new(Cache::new(bytes_max)),
             certificates: Arc::new(Cache::new(bytes_max)),
             dialled: Arc::new(Cache::new(bytes_max)),
             servers: Arc::default(),
+            secure_dns: SecureDns::new(&config.dns).map_err(AuthoritiesError::Dns)?,
             prober,
             roots,
             dns_settings: config.dns.clone(),
@@ -120,7 +136,7 @@ impl EvidenceStore {
     ///
     /// # Errors
     /// If the roots cannot be read.
-    pub fn reloaded(&self, config: &Config) -> Result<Self, RootsError> {
+    pub fn reloaded(&self, config: &Config) -> Result<Self, AuthoritiesError> {
         let mut next = Self {
             dialled: self.stale(config),
             questions: self.questions.clone(),

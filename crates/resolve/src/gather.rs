@@ -40,7 +40,7 @@ impl<T> Waited<T> {
     }
 }
 
-/// Whether `address` is one of `name`'s, if the cache knows.
+/// Says if `address` is one of `name`'s, if the cache knows.
 pub fn known_by_dns(names: &Names, name: &str, address: IpAddr) -> Option<ByDns> {
     let shared = &*names.shared;
     let (evidence, history) = (&shared.evidence, shared.config.evidence.history);
@@ -57,7 +57,7 @@ pub fn known_by_dns(names: &Names, name: &str, address: IpAddr) -> Option<ByDns>
     known.flatten()
 }
 
-/// Whether `address` is one of `name`'s, for a client. Queries DNS only if the cache does not know.
+/// Says if `address` is one of `name`'s, for a client. Queries DNS only if the cache does not know.
 pub async fn by_dns(names: &Rc<Names>, client: IpAddr, name: &str, address: IpAddr) -> ByDns {
     if let Some(known) = known_by_dns(names, name, address) {
         return known;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use eyelet_sys::interfaces;
 use ipnet::IpNet;
 
-/// Whether a client's name must not lead to this address: one that is not on the public Internet,
+/// True if a client's name must not lead to this address: one that is not on the public Internet,
 /// or our own.
 pub fn is_guarded(ip: IpAddr, allow: &[IpNet]) -> bool {
     let ip = ip.to_canonical();

@@ -122,7 +122,7 @@ impl Loops {
         }
     }
 
-    /// Whether `client`, who wants to go to `destination`, is a socket of ours. `is_connected`
+    /// True if `client`, who wants to go to `destination`, is a socket of ours. `is_connected`
     /// tells whether the accepted connection is still open.
     pub fn is_ours(
         &self,
@@ -134,7 +134,7 @@ impl Loops {
         self.dials.all.get().is_some_and(|dialled| dialled.is_ours(client, to, is_connected))
     }
 
-    /// Whether a connection that was accepted from `client` comes from another listener of ours.
+    /// True if a connection that was accepted from `client` comes from another listener of ours.
     /// All other connections pay one atomic load: `local` and `is_connected` are called only if the
     /// client's port was used for such a dial.
     pub fn is_handed(
@@ -187,7 +187,7 @@ impl DialTable {
         ((slot >> 32) & KIND_BITS == kind as u64).then_some(slot)
     }
 
-    /// Whether an accepted connection from `from` is the other end of a dial of ours to `to`. The
+    /// True if an accepted connection from `from` is the other end of a dial of ours to `to`. The
     /// slot says which socket may be that dial, and the kernel says whether it is. Two open sockets
     /// of one host never have the same two ends, so a client that uses the port later is not taken
     /// for us. A client of another host may have the same ends as a dial from its address (`source

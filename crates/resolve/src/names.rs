@@ -49,8 +49,10 @@ impl Names {
     pub fn new(shared: Arc<SharedNames>, engine: Rc<Worker>) -> Self {
         let config = &shared.config;
         let servers = || shared.evidence.servers.clone();
-        let resolver = Rc::new(Resolver::new(&config.dns, servers()));
-        let resolvers = Rc::new(Resolvers::new(&config.dns, config.evidence.timeout, servers()));
+        let secure = || shared.evidence.secure_dns.clone();
+        let resolver = Rc::new(Resolver::new(&config.dns, secure(), servers()));
+        let timeout = config.evidence.timeout;
+        let resolvers = Rc::new(Resolvers::new(&config.dns, secure(), timeout, servers()));
         let system = shared.system.version();
         Self { shared, engine, resolver, resolvers, system }
     }
@@ -61,7 +63,13 @@ impl Names {
     pub fn reloaded(&self, shared: Arc<SharedNames>) -> Self {
         let (old, new) = (&self.shared.config, &shared.config);
         let system = shared.system.version();
-        if (&old.dns, old.evidence.timeout, self.system) != (&new.dns, new.evidence.timeout, system)
+        let trusts_as = match (&self.shared.evidence.secure_dns, &shared.evidence.secure_dns) {
+            (Some(old), Some(new)) => old.trusts_as(new),
+            (old, new) => old.is_none() && new.is_none(),
+        };
+        if !trusts_as
+            || (&old.dns, old.evidence.timeout, self.system)
+                != (&new.dns, new.evidence.timeout, system)
         {
             return Self::new(shared, self.engine.clone());
         }

@@ -26,7 +26,7 @@ pub fn share(limit: Duration, passed: Duration, is_last: bool) -> DialTime {
 }
 
 impl DialTime {
-    /// Whether a dial that ended so says that the upstream is down. One that had little time and
+    /// True if a dial that ended so says that the upstream is down. One that had little time and
     /// was too slow does not.
     pub fn says_down(self, reason: &Reason) -> bool {
         let is_late = matches!(reason, Reason::Timeout(Limit::Connect, _));

@@ -130,7 +130,7 @@ impl SourceFiles {
     }
 }
 
-/// Whether a configuration is to be read now. One with mistakes never serves, so without an event
+/// True if a configuration is to be read now. One with mistakes never serves, so without an event
 /// the same bytes are tried again after a minute only: what it names may be in order by then.
 fn is_due(
     tried: &mut Option<(u64, Instant)>,
@@ -205,7 +205,7 @@ impl Notes {
         paths.filter(|path| self.waits(path, partial.reading(path, now))).collect()
     }
 
-    /// Whether a file waits. Logs once that it has waited for too long.
+    /// True if a file waits. Logs once that it has waited for too long.
     fn waits(&mut self, path: &Path, reading: Reading) -> bool {
         if reading != Reading::Overdue {
             self.overdue.remove(path);

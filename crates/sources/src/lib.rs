@@ -35,7 +35,7 @@ const QUIET: Duration = Duration::from_millis(200);
 const QUIET_MAX: Duration = Duration::from_secs(2);
 /// How often all files are looked at without an event: network file systems have none.
 const POLL: Duration = Duration::from_secs(60);
-/// The same while a folder cannot be watched. A look compares device, inode, length and times.
+/// That time while a folder cannot be watched. A look compares device, inode, length and times.
 const UNWATCHED_POLL: Duration = Duration::from_secs(5);
 /// A look may take this part of the time at most. One at 100,000 files takes a fifth of a second,
 /// and another program may change files without end.
@@ -117,7 +117,7 @@ impl SourceWatcher {
         Ok(Self { orders, thread })
     }
 
-    /// Whether the thread has ended, which only a failure causes.
+    /// True if the thread has ended, which only a failure causes.
     pub fn has_died(&self) -> bool {
         self.thread.is_finished()
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// a file open, such as a program that appends to a list for days, must not keep Eyelet from it.
 pub const PARTIAL_MAX: Duration = Duration::from_secs(60);
 
-/// Whether a file is read.
+/// The state of a file that may be in writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     /// Nobody writes it.
@@ -30,7 +30,7 @@ impl PartialFiles {
         self.0.insert(path, since);
     }
 
-    /// Whether a path may be read now.
+    /// Says if a path may be read now.
     pub fn reading(&self, path: &Path, now: Instant) -> Reading {
         match self.0.get(path) {
             None => Reading::Whole,

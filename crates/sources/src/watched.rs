@@ -188,7 +188,7 @@ impl Watched {
     }
 }
 
-/// Whether this is a file without contents. Its writer may have created it and not written yet.
+/// True if this is a file without contents. Its writer may have created it and not written yet.
 fn is_empty(file: &Path) -> bool {
     std::fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
 }

@@ -306,7 +306,7 @@ impl Channel {
     }
 }
 
-/// Whether a process of this user may be at the other end.
+/// True if a process of this user may be at the other end.
 pub(crate) fn is_trusted(peer: u32, own: u32) -> bool {
     peer == own || peer == 0
 }

@@ -50,12 +50,12 @@ impl Events {
         self.list.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Whether the last wait filled the space, so that more may be waiting.
+    /// True if the last wait filled the space, so that more may be waiting.
     pub fn is_full(&self) -> bool {
         self.list.len() == self.list.capacity()
     }

@@ -92,7 +92,7 @@ impl Stamp {
         Self(std::num::NonZeroU64::new(hasher.finish()))
     }
 
-    /// Whether both are certainly the same version. A missing file, and one that has just changed,
+    /// True if both are certainly the same version. A missing file, and one that has just changed,
     /// equals nothing.
     pub fn is_same(self, other: Self) -> bool {
         self.0.is_some() && self.0 == other.0
@@ -141,7 +141,7 @@ fn kind_name(metadata: &Metadata) -> &'static str {
 pub struct LogFile {
     /// Writes block while a FIFO's reader is slow.
     pub file: File,
-    /// Whether it is a FIFO without a reader so far.
+    /// True if it is a FIFO without a reader so far.
     pub is_unread: bool,
 }
 
@@ -282,7 +282,7 @@ impl OwnFolder {
         self.write_beside(beside, content, Kept::Always, replace)
     }
 
-    /// The same for a file that may be lost with the machine's power, or be damaged then. Nothing
+    /// Writes a file that may be lost with the machine's power, or be damaged then. Nothing
     /// waits for the disk.
     pub fn write_unsynced(&self, name: &str, beside: &str, content: &[u8]) -> io::Result<()> {
         let replace = || Ok(fs::renameat(&self.0, beside, &self.0, name)?);
@@ -345,7 +345,7 @@ impl OwnFolder {
     }
 }
 
-/// Whether a file outlasts the machine's power.
+/// Durability of a file: whether it outlasts the machine's power.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Always,

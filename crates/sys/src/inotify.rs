@@ -105,7 +105,7 @@ impl Inotify {
         self.add(folder, EVENTS)
     }
 
-    /// The same, and each write to a file in it. It stays so until the folder is forgotten.
+    /// Watches the names in a folder and each write to a file in it, until the folder is forgotten.
     ///
     /// # Errors
     /// As [`Inotify::watch`].

@@ -51,6 +51,12 @@ pub fn close_stdin() -> io::Result<()> {
     Ok(rustix::stdio::dup2_stdin(File::open("/dev/null")?)?)
 }
 
+/// Begins a session without a terminal: no signal of one reaches the process any more.
+pub fn leave_terminal() -> io::Result<()> {
+    rustix::process::setsid()?;
+    Ok(())
+}
+
 /// Raises the soft limit of open descriptors to the hard limit. Returns the limit in force.
 pub fn raise_descriptor_limit() -> u64 {
     let limit = *DESCRIPTORS.get_or_init(|| getrlimit(Resource::Nofile));

@@ -63,7 +63,7 @@ pub fn kept_max() -> Option<usize> {
     env::var("FDSTORE").ok()?.parse().ok().filter(|max| *max > 0)
 }
 
-/// Whether the manager keeps descriptors that this process gives it: it gets one end of a socket
+/// True if the manager keeps descriptors that this process gives it: it gets one end of a socket
 /// pair, and the other end shows whether it closes that. It has forgotten it when this returns.
 ///
 /// # Errors
@@ -113,7 +113,7 @@ fn barrier() -> io::Result<()> {
     if is_closed(&ours, MANAGER_TIMEOUT)? { Ok(()) } else { Err(ErrorKind::TimedOut.into()) }
 }
 
-/// Whether the other end of a socket is closed within this time.
+/// True if the other end of a socket is closed within this time.
 fn is_closed(mut socket: &UnixStream, within: Duration) -> io::Result<bool> {
     let end = Instant::now() + within;
     loop {

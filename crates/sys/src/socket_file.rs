@@ -51,7 +51,7 @@ impl SocketFile {
         self.identity
     }
 
-    /// Whether it is at its path, so that who connects there reaches its socket.
+    /// True if it is at its path, so that who connects there reaches its socket.
     pub fn is_there(&self) -> bool {
         identity(&self.path).is_ok_and(|found| found == self.identity)
     }

@@ -41,6 +41,18 @@ pub fn bind_to_client(fd: impl AsFd, client: IpAddr) -> io::Result<()> {
     Ok(rustix::net::bind(fd, &SocketAddr::new(client, 0))?)
 }
 
+/// Binds a new TCP socket to an address of this host. The port is chosen at connect, so that the
+/// address has all local ports for each destination (ip(7), IP_BIND_ADDRESS_NO_PORT).
+///
+/// # Errors
+/// `AddrNotAvailable` if it is no address of this host; and if socket and address are of different
+/// families.
+pub fn bind_to_source(fd: impl AsFd, source: IpAddr) -> io::Result<()> {
+    let fd = fd.as_fd();
+    set_flag(fd, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT)?;
+    Ok(rustix::net::bind(fd, &SocketAddr::new(source, 0))?)
+}
+
 fn set_flag(fd: impl AsFd, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
     let on: libc::c_int = 1;
     let len = size_of_val(&on) as libc::socklen_t;

@@ -133,7 +133,7 @@ impl Evidence {
         self.dns.as_deref()
     }
 
-    /// Whether the address is the name's.
+    /// True if the address is the name's.
     pub(crate) fn dns_agrees(&self) -> Option<bool> {
         self.dns_agrees
     }

@@ -76,15 +76,15 @@ pub struct DecidedV1<'a> {
     /// The listener: its index in its configuration, and its name.
     #[serde(borrow)]
     pub listener: (u16, &'a str),
-    /// The same of the rule.
+    /// The rule: its index and its name.
     #[serde(borrow)]
     pub rule: Option<(u32, &'a str)>,
-    /// The same of the shadow rules that would have decided, with their outcomes.
+    /// The shadow rules that would have decided, with their outcomes.
     #[serde(borrow)]
     pub shadow: Vec<(u32, &'a str, OutcomeV1)>,
     /// The target of its CONNECT request.
     pub connect: Option<&'a str>,
-    /// Whether it came from the process itself.
+    /// True if it came from the process itself.
     pub is_handed: bool,
     /// How often it may have come back to the process.
     pub hop_count: u8,
@@ -92,21 +92,21 @@ pub struct DecidedV1<'a> {
     pub destination: Option<SocketAddr>,
     /// The name in the hello.
     pub sni: Option<&'a str>,
-    /// Whether the hello has a `server_name` extension without a usable name.
+    /// True if the hello has a `server_name` extension without a usable name.
     pub sni_malformed: bool,
     /// The protocols in the hello, each after its length.
     pub alpn: Option<&'a [u8]>,
-    /// Whether these are all of them.
+    /// True if these are all of them.
     pub alpn_whole: bool,
     /// The fingerprint of the hello.
     pub ja4: Option<&'a str>,
-    /// Whether the hello has the ECH extension.
+    /// True if the hello has the ECH extension.
     pub ech: bool,
     /// The code of the version.
     pub tls_version: Option<u16>,
     /// Which authorities have vouched for the client's certificate; 0: none was asked for.
     pub client_roots: u64,
-    /// Whether HTTP/2 was negotiated for an HTTP upstream.
+    /// True if HTTP/2 was negotiated for an HTTP upstream.
     pub http2: bool,
     /// The upstream that was dialled.
     #[serde(borrow)]
@@ -155,7 +155,7 @@ pub enum TlsCompressionV1 {
 pub struct EvidenceV1<'a> {
     /// The addresses of the name, and their age.
     pub dns: Option<(Vec<IpAddr>, u64)>,
-    /// Whether the address is the name's.
+    /// True if the address is the name's.
     pub dns_agrees: Option<bool>,
     /// The certificate that the destination has shown.
     #[serde(borrow)]

@@ -47,7 +47,7 @@ impl Labels {
         }
     }
 
-    /// Whether a configuration decided, of this process or of another.
+    /// True if a configuration decided, of this process or of another.
     pub fn is_known(&self) -> bool {
         self.0.is_some()
     }

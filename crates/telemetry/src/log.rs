@@ -57,7 +57,7 @@ impl Log {
         self.opening.ahead_ms = ahead_ms;
     }
 
-    /// Whether the log is written at all.
+    /// True if the log is written at all.
     pub fn is_on(&self) -> bool {
         self.queue.is_some()
     }
@@ -261,7 +261,7 @@ impl Writer {
         }
     }
 
-    /// Whether the thread has ended, which only a failure causes: its queue is open here.
+    /// True if the thread has ended, which only a failure causes: its queue is open here.
     pub fn has_died(&self) -> bool {
         self.thread.as_ref().is_some_and(|(thread, _)| thread.is_finished())
     }
@@ -321,7 +321,7 @@ struct Output<W> {
     out: W,
     /// Lines lost since writing failed.
     lost: Option<u64>,
-    /// Whether the last bytes that were written are the beginning of a line.
+    /// True if the last bytes that were written are the beginning of a line.
     is_mid_line: bool,
 }
 

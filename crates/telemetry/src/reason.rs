@@ -16,7 +16,7 @@ use eyelet_wire::socks::SocksFault;
 pub use error::{Detail, Http2Failure, IoFailure};
 pub use parts::{
     CertificateLack, Class, Guarded, HandshakeFault, HeldEnd, Limit, Loop, NotConnect, Party, Peer,
-    SecondHello, ServerFault, Shed, Stage, StreamFlood, UserLack, When,
+    RateLimit, SecondHello, ServerFault, Shed, Stage, StreamFlood, UserLack, When,
 };
 
 /// Why a connection or a request ended. docs/access-log.md has a table of all of them.
@@ -83,6 +83,8 @@ pub enum Reason {
     MixedFamilies,
     /// The upstream's name has no address.
     NoAddress,
+    /// No address of this host is left to dial from.
+    NoLocalPort(Detail),
     /// The rule splices to a destination or name that the connection does not have.
     NoDestination,
     /// There is no certificate for the name, for this reason.
@@ -97,6 +99,8 @@ pub enum Reason {
     NotTls(NotTls),
     /// The client of a proxy did not say who it is.
     NoUser(UserLack),
+    /// A rate of handshakes is reached.
+    Rate(RateLimit),
     /// The client broke the record layer's protocol, or the keys are used up.
     Record(RecordFault),
     /// The client was redirected to https://.
@@ -242,6 +246,7 @@ impl Reason {
             | Self::Loop(_)
             | Self::Misdirected(_)
             | Self::NoUser(_)
+            | Self::Rate(_)
             | Self::Refused(_)
             | Self::RuleGone
             | Self::Server(_) => Class::Refused,
@@ -249,9 +254,8 @@ impl Reason {
             Self::UpstreamReset | Self::Io(Peer::Client, _) => Class::Reset,
             Self::Shed(_) => Class::Shed,
             Self::Timeout(..) => Class::Timeout,
-            Self::Dns(_)
-            | Self::Io(Peer::Upstream, _)
-            | Self::NoAddress
+            Self::Dns(_) | Self::NoAddress | Self::NoLocalPort(_) => Class::Unreachable,
+            Self::Io(Peer::Upstream, _)
             | Self::UpstreamAlert(_)
             | Self::UpstreamNotTls
             | Self::UpstreamTls(_)
@@ -267,11 +271,12 @@ impl Reason {
                 Peer::Upstream => Party::Upstream,
             },
             Self::LacksFacts(lacks) => lacks.refusal.whose(),
-            Self::Unregistered(_) => Party::Operator,
+            Self::NoLocalPort(_) | Self::Unregistered(_) => Party::Operator,
             Self::Misdirected(_)
             | Self::NoUser(_)
             | Self::Placeholder(_)
             | Self::Trace
+            | Self::Rate(RateLimit::Source)
             | Self::Shed(Shed::Excess) => Party::Client,
             Self::Reflected(_)
             | Self::Response(_)
@@ -310,6 +315,8 @@ impl Reason {
             // The client gets no alert: it is this process, or has sent nothing yet.
             Self::Loop(Loop::Dialled | Loop::Own | Loop::ToListener) => None,
             Self::MalformedName(_) => Some(AlertDescription::DecodeError),
+            // It may come again. access_denied would say that it may not.
+            Self::Rate(_) => Some(AlertDescription::InternalError),
             Self::NoCertificate(_) => Some(AlertDescription::HandshakeFailure),
             Self::Record(fault) => AlertDescription::from_code(fault.alert()),
             // RFC 8446 section 4.1.2: the second hello equals the first except for a few fields.

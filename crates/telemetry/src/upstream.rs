@@ -84,6 +84,13 @@ impl CountedAt {
         self.0.into_iter().map(OpenExchange).collect()
     }
 
+    /// Where a connection counts that counts at `counted` and at these, too.
+    pub fn joined(counted: Option<Self>, open: Vec<OpenExchange>) -> Option<Self> {
+        let mut all = counted.map(Self::resumed).unwrap_or_default();
+        all.extend(open);
+        Self::resting(all)
+    }
+
     /// The connection has ended.
     pub fn closed(&self) {
         self.0.iter().for_each(|counters| counters.closed());
@@ -141,8 +148,12 @@ mod tests {
         assert_eq!((one.open.load(Relaxed), other.open.load(Relaxed)), (1, 1));
         let open = resting.resumed();
         assert_eq!((one.open.load(Relaxed), other.open.load(Relaxed)), (1, 1));
+        let joined = CountedAt::joined(CountedAt::resting(open), vec![OpenExchange::new(&other)]);
+        assert_eq!((one.open.load(Relaxed), other.open.load(Relaxed)), (1, 2));
+        let open = joined.unwrap().resumed();
         drop(open);
         assert_eq!((one.open.load(Relaxed), other.open.load(Relaxed)), (0, 0));
-        assert_eq!((one.chosen.load(Relaxed), other.chosen.load(Relaxed)), (1, 1));
+        assert_eq!((one.chosen.load(Relaxed), other.chosen.load(Relaxed)), (1, 2));
+        assert_eq!(CountedAt::joined(None, Vec::new()), None);
     }
 }

@@ -20,7 +20,7 @@ pub struct UpstreamTlsInfo {
     pub group: Option<Cow<'static, str>>,
     /// The protocol that the upstream chose by ALPN.
     pub alpn: Option<Box<str>>,
-    /// Whether an earlier session was resumed: the upstream has shown no certificate.
+    /// True if an earlier session was resumed: the upstream has shown no certificate.
     pub resumed: bool,
 }
 

@@ -15,11 +15,13 @@ use rustls::{CertificateError, ClientConfig, Error, InvalidMessage, NoKeyLog, Ro
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::provider::PROVIDER;
+use crate::revoked::{self, ServerVerifier};
 use crate::roots;
 use crate::server::{Capture, TlsError};
 use crate::spiffe_verifier::{ShowsSvid, SpiffeVerifier};
 use crate::workload::Workload;
 use eyelet_config::certificate;
+use eyelet_config::crl::Revocations;
 use eyelet_config::{Config, UpstreamFiles, UpstreamTls};
 use eyelet_sys::file::Stamp;
 use eyelet_wire::alert::AlertDescription;
@@ -49,17 +51,37 @@ struct Made {
 }
 
 /// The versions of files. The system's roots have none.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Stamps {
     ca: Option<Stamp>,
     /// Those of a certificate and its key.
     pair: Option<[Stamp; 2]>,
+    /// Those of revocation lists.
+    crl: Vec<Stamp>,
 }
 
 /// The contents of the files.
 struct Contents {
-    roots: RootCertStore,
-    shown: Option<Arc<CertifiedKey>>,
+    trust: Trust,
+    shown: Shown,
+}
+
+/// Who verifies an upstream.
+enum Trust {
+    /// Authorities, with their revocation lists.
+    Authorities(Arc<RootCertStore>, Option<Arc<Revocations>>),
+    /// The newest bundle of its trust domain.
+    Spiffe(SpiffeVerifier),
+}
+
+/// What an upstream is shown that asks for a certificate.
+#[derive(Clone)]
+enum Shown {
+    Nothing,
+    /// A certificate of files.
+    Pair(Arc<CertifiedKey>),
+    /// The newest one of the SPIFFE Workload API.
+    Svid(Arc<Workload>),
 }
 
 /// A set of roots. One that was read again and has not changed is the same.
@@ -78,11 +100,9 @@ impl PartialEq for Roots {
 /// [`crate::client_handshake`].
 #[derive(Clone)]
 struct Offers {
-    roots: Roots,
-    /// The certificate that an upstream is shown that asks for one.
-    shown: Option<Arc<CertifiedKey>>,
-    /// `None`: it is verified by its SPIFFE id, by the newest bundles.
-    verifier: Option<Arc<WebPkiServerVerifier>>,
+    /// `None`: the upstream is verified by its SPIFFE id.
+    authorities: Option<(Roots, Arc<ServerVerifier>)>,
+    shown: Shown,
     either: Arc<ClientConfig>,
     one: Arc<ClientConfig>,
     two: Arc<ClientConfig>,
@@ -104,11 +124,11 @@ impl ClientConfigs {
             // All upstreams of a rule have the same files.
             let Some(tls) = terminate.upstream.tls() else { continue };
             if !by_files.contains_key(&tls.files) {
-                let (contents, stamps) = read(&tls.files)?;
+                let (contents, stamps) = read(&tls.files, workload)?;
                 let known = earlier.and_then(|earlier| earlier.offers(tls));
                 let offers = match known.filter(|known| known.are_of(&contents)) {
                     Some(known) => known,
-                    None => make(contents, (&tls.files, workload))?,
+                    None => make(contents)?,
                 };
                 by_files.insert(tls.files.clone(), Mutex::new(Made { offers, stamps }));
             }
@@ -116,9 +136,10 @@ impl ClientConfigs {
         Ok(Self { by_files, workload: workload.clone() })
     }
 
-    /// The roots that verify an upstream. A file of the same name may hold others later.
+    /// The roots that verify an upstream. A file of the same name may hold others later. `None`: it
+    /// is verified by its SPIFFE id.
     pub fn roots(&self, tls: &UpstreamTls) -> Option<Roots> {
-        self.by_files.get(&tls.files).map(|made| made.lock().offers.roots.clone())
+        Some(self.offers(tls)?.authorities?.0)
     }
 
     /// The configuration for an upstream.
@@ -138,8 +159,8 @@ impl ClientConfigs {
 
     /// True if the roots for an upstream lead to a chain, as [`is_trusted`].
     pub fn trusts(&self, tls: &UpstreamTls, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
-        let verifier = self.offers(tls).and_then(|offers| offers.verifier);
-        verifier.is_some_and(|verifier| is_trusted(&verifier, chain, now))
+        let authorities = self.offers(tls).and_then(|offers| offers.authorities);
+        authorities.is_some_and(|(_, by)| is_trusted(&by.verifier, chain, now))
     }
 
     /// Returns what is wrong with a server's chain by the roots for an upstream.
@@ -151,7 +172,8 @@ impl ClientConfigs {
         now: UnixTime,
     ) -> Option<Error> {
         let [leaf, issuers @ ..] = chain else { return None };
-        self.offers(tls)?.verifier?.verify_server_cert(leaf, issuers, server, &[], now).err()
+        let (_, verifier) = self.offers(tls)?.authorities?;
+        verifier.verify_server_cert(leaf, issuers, server, &[], now).err()
     }
 
     /// The files that it was made from. The system's roots are not among them.
@@ -164,8 +186,9 @@ impl ClientConfigs {
     pub fn refresh(&self, mut note: impl FnMut(&Path, Result<bool, TlsError>)) -> bool {
         let mut is_any_new = false;
         for (of, made) in &self.by_files {
-            let known = made.lock().stamps;
+            let known = made.lock().stamps.clone();
             let stamps = known.ca.into_iter().chain(known.pair.into_iter().flatten());
+            let stamps = stamps.chain(known.crl);
             let changed =
                 files(of).zip(stamps).find(|(path, known)| !known.is_same(Stamp::at(path)));
             let Some((path, _)) = changed else { continue };
@@ -249,13 +272,14 @@ pub fn give_secrets(config: &mut ClientConfig) {
 pub fn roots_config(
     ca: Option<&Path>,
 ) -> Result<(Arc<ClientConfig>, Arc<RootCertStore>), TlsError> {
-    let contents = Contents { roots: read_roots(ca)?.0, shown: None };
-    let offers = make(contents, (&UpstreamFiles::default(), &Arc::default()))?;
+    let store = Arc::new(read_roots(ca)?.0);
+    let trust = Trust::Authorities(store.clone(), None);
+    let offers = make(Contents { trust, shown: Shown::Nothing })?;
     let mut config = ClientConfig::clone(&offers.one);
     // rustls keeps its connections: nobody would take the secrets.
     config.enable_secret_extraction = false;
     config.key_log = Arc::new(NoKeyLog);
-    Ok((Arc::new(config), offers.roots.store))
+    Ok((Arc::new(config), store))
 }
 
 /// Reads files again. Returns whether what was made of them was replaced.
@@ -265,9 +289,9 @@ fn renew(
     workload: &Arc<Workload>,
 ) -> Result<bool, TlsError> {
     // Read without the lock, which dials take.
-    let (contents, stamps) = read(of)?;
+    let (contents, stamps) = read(of, workload)?;
     let differs = !made.lock().offers.are_of(&contents);
-    let offers = differs.then(|| make(contents, (of, workload))).transpose()?;
+    let offers = differs.then(|| make(contents)).transpose()?;
     let mut made = made.lock();
     made.stamps = stamps;
     if let Some(offers) = offers {
@@ -279,32 +303,53 @@ fn renew(
 /// The paths, in the order of their [`Stamps`].
 fn files(of: &UpstreamFiles) -> impl Iterator<Item = &Path> {
     let pair = of.certificate.as_ref().map(|pair| [&*pair.certificate, &*pair.key]);
-    of.ca.as_deref().into_iter().chain(pair.into_iter().flatten())
+    let crl = of.crl.iter().map(|path| &**path);
+    of.ca.as_deref().into_iter().chain(pair.into_iter().flatten()).chain(crl)
 }
 
 impl Offers {
     /// True if they were made of the same contents.
     fn are_of(&self, contents: &Contents) -> bool {
-        let chain =
-            |shown: &Option<Arc<CertifiedKey>>| shown.as_ref().map(|shown| shown.cert.clone());
-        self.roots.store.roots == contents.roots.roots
-            && chain(&self.shown) == chain(&contents.shown)
+        let is_same_trust = match (&self.authorities, &contents.trust) {
+            // Lists are not compared: what was read again replaces what was there.
+            (Some((roots, verifier)), Trust::Authorities(read, lists)) => {
+                verifier.revocations.is_none() && lists.is_none() && roots.store.roots == read.roots
+            }
+            // The ids are no contents of files.
+            (None, Trust::Spiffe(_)) => true,
+            (Some(_), Trust::Spiffe(_)) | (None, Trust::Authorities(..)) => false,
+        };
+        is_same_trust && self.shown == contents.shown
     }
 }
 
-fn read(of: &UpstreamFiles) -> Result<(Contents, Stamps), TlsError> {
-    let (roots, ca) = match of.ids.is_empty() {
-        true => read_roots(of.ca.as_deref())?,
-        false => (RootCertStore::empty(), None),
-    };
+impl PartialEq for Shown {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nothing, Self::Nothing) | (Self::Svid(_), Self::Svid(_)) => true,
+            (Self::Pair(one), Self::Pair(other)) => one.cert == other.cert,
+            (Self::Nothing | Self::Pair(_) | Self::Svid(_), _) => false,
+        }
+    }
+}
+
+fn read(of: &UpstreamFiles, workload: &Arc<Workload>) -> Result<(Contents, Stamps), TlsError> {
     let (shown, pair) = match &of.certificate {
-        None => (None, None),
+        None if of.shows_svid => (Shown::Svid(workload.clone()), None),
+        None => (Shown::Nothing, None),
         Some(files) => {
             let pair = certificate::load(files)?;
-            (Some(Arc::new(pair.certified)), Some(pair.stamps))
+            (Shown::Pair(Arc::new(pair.certified)), Some(pair.stamps))
         }
     };
-    Ok((Contents { roots, shown }, Stamps { ca, pair }))
+    if !of.ids.is_empty() {
+        let trust = Trust::Spiffe(SpiffeVerifier::new(workload, &of.ids));
+        return Ok((Contents { trust, shown }, Stamps { ca: None, pair, crl: Vec::new() }));
+    }
+    let (roots, ca) = read_roots(of.ca.as_deref())?;
+    let (lists, crl) = revoked::revocations(&of.crl, &roots, of.accepts_expired_crl)?;
+    let trust = Trust::Authorities(Arc::new(roots), lists);
+    Ok((Contents { trust, shown }, Stamps { ca, pair, crl }))
 }
 
 fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsError> {
@@ -324,35 +369,35 @@ fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsEr
     Ok((roots, None))
 }
 
-fn make(
-    Contents { roots, shown }: Contents,
-    (of, workload): (&UpstreamFiles, &Arc<Workload>),
-) -> Result<Offers, TlsError> {
-    let store = Arc::new(roots);
+fn make(Contents { trust, shown }: Contents) -> Result<Offers, TlsError> {
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone());
     let builder = builder.with_safe_default_protocol_versions()?;
-    let (verifier, builder) = if of.ids.is_empty() {
-        let verifier = WebPkiServerVerifier::builder_with_provider(store.clone(), PROVIDER.clone());
-        let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
-        (Some(verifier.clone()), builder.with_webpki_verifier(verifier))
-    } else {
-        let verifier = Arc::new(SpiffeVerifier::new(workload, &of.ids));
-        (None, builder.dangerous().with_custom_certificate_verifier(verifier))
-    };
-    let mut config = match &shown {
-        None if of.shows_svid => {
-            builder.with_client_cert_resolver(Arc::new(ShowsSvid(workload.clone())))
+    let (builder, authorities) = match trust {
+        Trust::Authorities(store, revocations) => {
+            let verifier = verifier(store.clone(), revocations)?;
+            let builder = match &verifier.revocations {
+                None => builder.with_webpki_verifier(verifier.verifier.clone()),
+                Some(_) => builder.dangerous().with_custom_certificate_verifier(verifier.clone()),
+            };
+            (builder, Some((Roots { store }, verifier)))
         }
-        None => builder.with_no_client_auth(),
-        Some(shown) => {
-            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown.clone())))
+        Trust::Spiffe(verifier) => {
+            (builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)), None)
         }
     };
-    give_secrets(&mut config);
-    if of.shows_svid || !of.ids.is_empty() {
+    let shows_svid = matches!(shown, Shown::Svid(_));
+    let mut config = match shown.clone() {
+        Shown::Nothing => builder.with_no_client_auth(),
+        Shown::Pair(pair) => {
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
+        }
+        Shown::Svid(workload) => builder.with_client_cert_resolver(Arc::new(ShowsSvid(workload))),
+    };
+    if shows_svid || authorities.is_none() {
         // A session that is resumed is not verified again, and bundles change every day.
         config.resumption = Resumption::disabled();
     }
+    give_secrets(&mut config);
     let offer = |protocols: &[&str]| {
         // The copies share the roots and the tickets.
         let mut config = config.clone();
@@ -360,12 +405,20 @@ fn make(
         Arc::new(config)
     };
     Ok(Offers {
-        roots: Roots { store },
+        authorities,
         shown,
-        verifier,
         either: offer(&["h2", "http/1.1"]),
         one: offer(&["http/1.1"]),
         two: offer(&["h2"]),
         bytes: Arc::new(config),
     })
+}
+
+fn verifier(
+    roots: Arc<RootCertStore>,
+    revocations: Option<Arc<Revocations>>,
+) -> Result<Arc<ServerVerifier>, TlsError> {
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, PROVIDER.clone());
+    let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
+    Ok(Arc::new(ServerVerifier { verifier, revocations }))
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use eyelet_config::crl::Revocations;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
@@ -11,28 +12,37 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
 
+use crate::revoked::check_revoked;
+
 /// Refuses a chain with an empty certificate. RFC 5246 section 7.4.2 (`ASN.1Cert<1..2^24-1>`) and
 /// RFC 8446 section 4.4.2 (`cert_data<1..2^24-1>`) forbid them. rustls decodes one, and ignores it
 /// unless it is part of the path.
 #[derive(Debug)]
-struct NoneEmpty(Arc<dyn ClientCertVerifier>);
-
-/// Wraps `verifier`, which then sees only chains without empty certificates.
-pub fn none_empty(verifier: Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier> {
-    Arc::new(NoneEmpty(verifier))
+struct Strict {
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// Revoked certificates are refused, too.
+    revocations: Option<Arc<Revocations>>,
 }
 
-impl ClientCertVerifier for NoneEmpty {
+/// Wraps `verifier`, which then sees only chains without empty certificates.
+pub fn strict(
+    verifier: Arc<dyn ClientCertVerifier>,
+    revocations: Option<Arc<Revocations>>,
+) -> Arc<dyn ClientCertVerifier> {
+    Arc::new(Strict { verifier, revocations })
+}
+
+impl ClientCertVerifier for Strict {
     fn offer_client_auth(&self) -> bool {
-        self.0.offer_client_auth()
+        self.verifier.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.0.client_auth_mandatory()
+        self.verifier.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.verifier.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -44,7 +54,9 @@ impl ClientCertVerifier for NoneEmpty {
         if end_entity.is_empty() || intermediates.iter().any(|certificate| certificate.is_empty()) {
             return Err(InvalidMessage::IllegalEmptyValue.into());
         }
-        self.0.verify_client_cert(end_entity, intermediates, now)
+        let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
+        check_revoked(self.revocations.as_deref(), end_entity, intermediates, now)?;
+        Ok(verified)
     }
 
     fn verify_tls12_signature(
@@ -53,7 +65,7 @@ impl ClientCertVerifier for NoneEmpty {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signed).map_err(own_fault)
+        self.verifier.verify_tls12_signature(message, certificate, signed).map_err(own_fault)
     }
 
     fn verify_tls13_signature(
@@ -62,11 +74,11 @@ impl ClientCertVerifier for NoneEmpty {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signed).map_err(own_fault)
+        self.verifier.verify_tls13_signature(message, certificate, signed).map_err(own_fault)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.verifier.supported_verify_schemes()
     }
 }
 

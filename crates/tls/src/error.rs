@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use eyelet_config::certificate::{AuthorityFault, CertificateError};
+use eyelet_config::crl::CrlError;
 use eyelet_local_ca::LocalCaError;
 
 use crate::local::LocalError;
@@ -38,6 +39,9 @@ pub enum TlsError {
         /// What is wrong with it.
         fault: AuthorityFault,
     },
+    /// A revocation list cannot be used.
+    #[error("{0}")]
+    Revocation(#[from] CrlError),
     /// The local certificate authority cannot sign.
     #[error("{0}")]
     Local(LocalCaError),

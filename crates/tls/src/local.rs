@@ -51,7 +51,7 @@ pub(crate) struct LocalCertificates {
     key: LeafKey,
     signing: Arc<dyn SigningKey>,
     signer: Mutex<Signer>,
-    /// Whether the log says that the authority expires soon.
+    /// True if the log says that the authority expires soon.
     is_warned: AtomicBool,
 }
 

@@ -1,4 +1,5 @@
-//! CA certificates that judge the servers which Eyelet asks for evidence. Their file may change.
+//! CA certificates that judge resolvers, and the servers which Eyelet asks for evidence. Their
+//! file may change.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub enum RootsError {
     File(#[from] CertificateError),
     /// None of the system's files was found.
     #[error(
-        "no CA certificates at {}; install ca-certificates, or name a file in [evidence] ca",
+        "no CA certificates at {}; install ca-certificates, or name a file by `ca`",
         SYSTEM_ROOTS.join(", ")
     )]
     NoSystem,

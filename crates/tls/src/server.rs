@@ -12,28 +12,25 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{
-    ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier,
-};
+use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{KeyLog, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+use rustls::{KeyLog, ServerConfig, SupportedProtocolVersion, version};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use zeroize::Zeroizing;
 
+use crate::authorities::{Authorities, ClientFiles};
 use crate::certificates::{
     Certificate, CertificateMaker, CertificateStore, Certificates, Described, PairPlaces,
 };
-use crate::client_chain;
+use crate::client_trust::ClientTrust;
 pub use crate::error::TlsError;
 use crate::local::LocalCertificates;
 use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
-use crate::roots;
-use crate::spiffe_verifier::SpiffeVerifier;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
 use crate::workload::Workload;
 use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
-use eyelet_config::spiffe::id::SpiffePattern;
+use eyelet_config::crl::Revocations;
 use eyelet_config::{
     Action, CertificateFiles, CertificateSource, Config, RuleList, RunAuthority, Terminate,
     UnchangedPairs, Version,
@@ -72,35 +69,22 @@ struct TicketSettings {
     are_enabled: bool,
 }
 
-/// A rustls configuration, and who may sign the certificates of its clients.
+/// A rustls configuration, and who verifies its clients.
 struct Made {
     alpn: Vec<Vec<u8>>,
     min: Version,
-    client_ca: Option<PathBuf>,
-    /// The SPIFFE ids of its clients, instead of `client_ca`.
-    client_spiffe: Vec<SpiffePattern>,
-    /// Stands for `client_ca` in tickets.
+    /// Stands for `client_ca` or `client_spiffe` in tickets.
     source: SourceId,
     has_tickets: bool,
-    /// Replaced when the certificates in `client_ca` change.
+    /// Replaced when the files of its clients' authorities change.
     built: Mutex<Built>,
 }
 
 #[derive(Clone)]
 struct Built {
     config: Arc<ServerConfig>,
-    authorities: Option<Authorities>,
-}
-
-/// Who may sign the certificates of clients.
-#[derive(Clone)]
-struct Authorities {
-    roots: Arc<RootCertStore>,
-    /// Stands for `roots`, also in the next process: equal numbers mean equal certificates. Never
-    /// 0.
-    number: u64,
-    /// The version of the file.
-    stamp: Stamp,
+    /// `None`: no certificate is asked for.
+    clients: Option<ClientTrust>,
 }
 
 /// What a handshake needs.
@@ -127,16 +111,13 @@ impl ServerConfigs {
         let workload = earlier.map_or_else(Arc::default, |(earlier, _)| earlier.workload.clone());
         for rule in config.rules.iter() {
             let Action::Terminate(terminate) = rule.action else { continue };
-            let clients = (&terminate.client_ca, &terminate.client_spiffe);
+            let clients = (ClientFiles::of(terminate), &terminate.client_spiffe);
             let key = (&terminate.alpn_select, clients, terminate.tls_version_min);
             let index = match settings.entry(key) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
-                    let authorities = match &terminate.client_ca {
-                        Some(path) => Some(Authorities::read(path, made.iter().chain(known))?),
-                        None => None,
-                    };
-                    let clients = (authorities, &workload);
+                    let authorities = authorities(made.iter().chain(known));
+                    let clients = ClientTrust::read(terminate, &workload, &authorities)?;
                     made.push(make(&config.rules, terminate, clients, &tickets, known)?);
                     *new.insert((made.len() - 1) as u32)
                 }
@@ -205,7 +186,22 @@ impl ServerConfigs {
         let action = rules.get(rule as usize).map(|rule| rule.action_number as usize);
         let made = action.and_then(|action| self.by_action.get(action));
         let made = made.and_then(|made| self.made.get(*made as usize));
-        made.map_or(0, |made| made.client_roots(&self.workload))
+        made.map_or(0, |made| made.built.lock().client_roots())
+    }
+
+    /// When the first revocation list of clients' authorities expires, in seconds since 1970, and
+    /// how many certificates are on all of them. `None`: no rule has any.
+    pub fn revocations(&self) -> Option<(u64, usize)> {
+        let mut all: Vec<Arc<Revocations>> = Vec::new();
+        for made in &self.made {
+            let authorities = made.authorities();
+            let lists = authorities.as_ref().and_then(|authorities| authorities.revocations());
+            if !lists.is_some_and(|lists| all.iter().any(|known| Arc::ptr_eq(known, lists))) {
+                all.extend(lists.cloned());
+            }
+        }
+        let lists = all.iter().filter_map(|lists| Some((lists.soonest_expiry()?, lists.entries())));
+        lists.reduce(|one, other| (one.0.min(other.0), one.1 + other.1))
     }
 
     /// What a handshake of this terminate rule needs, with a client that asks for `name`. It reads
@@ -232,11 +228,7 @@ impl ServerConfigs {
             (CertificateSource::Mint | CertificateSource::Spiffe, _) => Arc::new([]),
             _ => self.certificates.of(rule.certificates_number).map_err(TlsError::Unread)?,
         };
-        Ok(Handshake {
-            client_roots: made.client_roots(&self.workload),
-            config: built.config,
-            certificates,
-        })
+        Ok(Handshake { client_roots: built.client_roots(), config: built.config, certificates })
     }
 
     /// What the SPIFFE Workload API has sent. It outlives reloads.
@@ -248,14 +240,10 @@ impl ServerConfigs {
     /// each source that was read, and whether it was replaced, or why it was not.
     pub fn refresh(&self, rules: &RuleList, mut note: impl FnMut(&Path, Result<bool, TlsError>)) {
         for made in &self.made {
-            let Some(path) = &made.client_ca else { continue };
-            let before = made.built.lock().clone();
-            let stamp = before.authorities.as_ref().map(|known| known.stamp);
-            if stamp.is_some_and(|stamp| stamp.is_same(Stamp::at(path))) {
-                continue;
-            }
-            let renewed = Authorities::read(path, &self.made)
-                .and_then(|authorities| made.renew(&before, authorities, &self.tickets));
+            let Some(before) = made.authorities() else { continue };
+            let Some(path) = before.changed() else { continue };
+            let renewed = Authorities::read(before.files(), &authorities(&self.made))
+                .and_then(|authorities| made.renew(authorities, &self.tickets));
             note(path, renewed);
         }
         if let Some((path, result)) = self.local.as_ref().and_then(|local| local.refresh()) {
@@ -306,11 +294,13 @@ impl ServerConfigs {
 
     /// The files that it was made from.
     pub fn files<'a>(&'a self, rules: &'a RuleList) -> impl Iterator<Item = Cow<'a, Path>> + 'a {
-        let authorities = self.made.iter().filter_map(|made| made.client_ca.as_deref());
+        let authorities = self.made.iter().filter_map(|made| made.authorities());
+        let paths = |of: Arc<Authorities>| of.files().paths().map(Path::to_owned).collect();
+        let authorities = authorities.flat_map(move |of| -> Vec<PathBuf> { paths(of) });
         let sets = (0..rules.certificates_len() as u32).flat_map(|set| rules.certificates(set));
         let pairs = sets.flat_map(|files| [files.certificate, files.key].map(Cow::Owned));
         let local = self.local.iter().map(|local| Cow::Owned(local.file()));
-        authorities.map(Cow::Borrowed).chain(pairs).chain(local)
+        authorities.map(Cow::Owned).chain(pairs).chain(local)
     }
 }
 
@@ -356,51 +346,34 @@ fn mint_fault(files: &CertificateFiles, fault: AuthorityFault) -> TlsError {
 
 impl Built {
     fn client_roots(&self) -> u64 {
-        self.authorities.as_ref().map_or(0, |authorities| authorities.number)
+        self.clients.as_ref().map_or(0, ClientTrust::number)
     }
 }
 
-impl Authorities {
-    /// Reads the file. The number is that of a known set with the same certificates.
-    fn read<'a>(
-        path: &Path,
-        known: impl IntoIterator<Item = &'a Arc<Made>>,
-    ) -> Result<Self, TlsError> {
-        let (roots, stamp) = roots::all_of(path).map_err(|reason| client_fault(path, reason))?;
-        let number = roots::number_of(&roots);
-        let mut known = known.into_iter().filter_map(|made| made.built.lock().authorities.clone());
-        let known = known.find(|known| known.number == number);
-        let roots = known.map_or_else(|| Arc::new(roots), |known| known.roots);
-        Ok(Self { roots, number, stamp })
-    }
+/// The authorities of clients.
+fn authorities<'a>(of: impl IntoIterator<Item = &'a Arc<Made>>) -> Vec<Arc<Authorities>> {
+    of.into_iter().filter_map(|made| made.authorities()).collect()
 }
 
 impl Made {
-    /// Stands for who verifies its clients; 0: it asks for no certificate.
-    fn client_roots(&self, workload: &Workload) -> u64 {
-        match &self.client_spiffe[..] {
-            [] => self.built.lock().client_roots(),
-            ids => workload.number(ids),
-        }
+    /// The authorities of its clients, if they come from files.
+    fn authorities(&self) -> Option<Arc<Authorities>> {
+        self.built.lock().clients.as_ref()?.authorities().cloned()
     }
 
     /// Verifies clients by other authorities from now on, if they differ. Returns whether they do.
     fn renew(
         &self,
-        before: &Built,
-        authorities: Authorities,
+        authorities: Arc<Authorities>,
         tickets: &TicketSettings,
     ) -> Result<bool, TlsError> {
-        let differs = before.client_roots() != authorities.number;
+        let (before, clients) = (self.built.lock().clone(), ClientTrust::Authorities(authorities));
+        let differs = !before.clients.is_some_and(|known| known.is_as(&clients));
         let config = match differs {
-            true => {
-                let path = self.client_ca.as_deref().unwrap_or(Path::new(""));
-                let clients = (self.source, client_verifier(path, authorities.roots.clone())?);
-                build(&self.alpn, self.min, Some(clients), tickets)?
-            }
-            false => before.config.clone(),
+            true => build(&self.alpn, self.min, Some((self.source, &clients)), tickets)?,
+            false => before.config,
         };
-        *self.built.lock() = Built { config, authorities: Some(authorities) };
+        *self.built.lock() = Built { config, clients: Some(clients) };
         Ok(differs)
     }
 }
@@ -408,47 +381,34 @@ impl Made {
 fn make(
     rules: &RuleList,
     terminate: &Terminate,
-    (authorities, workload): (Option<Authorities>, &Arc<Workload>),
+    clients: Option<ClientTrust>,
     tickets: &TicketSettings,
     known: &[Arc<Made>],
 ) -> Result<Arc<Made>, TlsError> {
-    let number = authorities.as_ref().map_or(0, |authorities| authorities.number);
     let alike = |known: &&Arc<Made>| {
         known.alpn == terminate.alpn_select
             && known.min == terminate.tls_version_min
-            && known.client_ca == terminate.client_ca
-            && known.client_spiffe == terminate.client_spiffe
             && known.has_tickets == tickets.are_enabled
-            && known.built.lock().client_roots() == number
+            && match (&known.built.lock().clients, &clients) {
+                (Some(known), Some(new)) => known.is_as(new),
+                (known, new) => known.is_none() && new.is_none(),
+            }
     };
     if let Some(known) = known.iter().find(alike) {
         return Ok(known.clone());
     }
     let (alpn, min) = (terminate.alpn_select.clone(), terminate.tls_version_min);
-    let (client_ca, ids) = (terminate.client_ca.clone(), terminate.client_spiffe.clone());
-    let clients = match (client_ca.as_deref(), &authorities) {
-        (Some(path), Some(authorities)) => {
-            let verifier = client_verifier(path, authorities.roots.clone())?;
-            Some((SourceId::of(rules, path), verifier))
-        }
-        _ if ids.is_empty() => None,
-        _ => {
-            let names: Vec<String> = ids.iter().map(SpiffePattern::to_string).collect();
-            let source = SourceId::new(names.join(" ").as_bytes());
-            Some((source, SpiffeVerifier::of_clients(workload, &ids)))
-        }
-    };
-    let source = clients.as_ref().map_or(SourceId::NONE, |(source, _)| *source);
-    let config = build(&alpn, min, clients, tickets)?;
-    let built = Mutex::new(Built { config, authorities });
+    let source = clients.as_ref().map_or(SourceId::NONE, |clients| clients.source(rules));
+    let config = build(&alpn, min, clients.as_ref().map(|clients| (source, clients)), tickets)?;
+    let built = Mutex::new(Built { config, clients });
     let has_tickets = tickets.are_enabled;
-    Ok(Arc::new(Made { alpn, min, client_ca, client_spiffe: ids, source, has_tickets, built }))
+    Ok(Arc::new(Made { alpn, min, source, has_tickets, built }))
 }
 
 fn build(
     alpn: &[Vec<u8>],
     min: Version,
-    clients: Option<(SourceId, Arc<dyn ClientCertVerifier>)>,
+    clients: Option<(SourceId, &ClientTrust)>,
     tickets: &TicketSettings,
 ) -> Result<Arc<ServerConfig>, TlsError> {
     let versions: &[&SupportedProtocolVersion] = match min {
@@ -457,9 +417,14 @@ fn build(
     };
     let builder =
         ServerConfig::builder_with_provider(PROVIDER.clone()).with_protocol_versions(versions)?;
-    let builder = match &clients {
+    let mut group = None;
+    let builder = match clients {
         None => builder.with_no_client_auth(),
-        Some((_, verifier)) => builder.with_client_cert_verifier(verifier.clone()),
+        Some((source, clients)) => {
+            let verifier = clients.verifier()?;
+            group = Some((source, verifier.clone()));
+            builder.with_client_cert_verifier(verifier)
+        }
     };
     let mut config = builder.with_cert_resolver(Arc::new(Chosen));
     config.alpn_protocols = alpn.to_vec();
@@ -467,26 +432,12 @@ fn build(
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     if tickets.are_enabled {
-        config.ticketer = Arc::new(Ticketer { keys: tickets.keys.clone(), client_ca: clients });
+        config.ticketer = Arc::new(Ticketer { keys: tickets.keys.clone(), client_ca: group });
         config.send_tls13_tickets = TICKETS;
     }
     config.enable_secret_extraction = true;
     config.key_log = Arc::new(Capture);
     Ok(Arc::new(config))
-}
-
-fn client_fault(path: &Path, reason: String) -> TlsError {
-    TlsError::ClientCa { path: path.display().to_string(), reason }
-}
-
-fn client_verifier(
-    path: &Path,
-    roots: Arc<RootCertStore>,
-) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    WebPkiClientVerifier::builder_with_provider(roots, PROVIDER.clone())
-        .build()
-        .map(client_chain::none_empty)
-        .map_err(|error| client_fault(path, error.to_string()))
 }
 
 /// The configuration for validations by TLS-ALPN-01 (RFC 8737): TLS 1.2 or later, this protocol

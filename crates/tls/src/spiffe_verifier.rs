@@ -40,7 +40,7 @@ impl From<SpiffePeerFault> for Error {
 
 /// Verifies peers with one of these ids, by the newest bundles.
 #[derive(Clone, Debug)]
-pub(crate) struct SpiffeVerifier {
+pub struct SpiffeVerifier {
     workload: Arc<Workload>,
     ids: Arc<[SpiffePattern]>,
 }
@@ -54,12 +54,20 @@ impl SpiffeVerifier {
         Self { workload: workload.clone(), ids: ids.into() }
     }
 
-    /// The verifier of a rule's clients.
-    pub(crate) fn of_clients(
-        workload: &Arc<Workload>,
-        ids: &[SpiffePattern],
-    ) -> Arc<dyn ClientCertVerifier> {
-        client_chain::none_empty(Arc::new(Self::new(workload, ids)))
+    /// The verifier of a rule's clients. Revocation lists come with the bundles.
+    pub(crate) fn of_clients(&self) -> Arc<dyn ClientCertVerifier> {
+        client_chain::strict(Arc::new(self.clone()), None)
+    }
+
+    /// The ids as they are written.
+    pub(crate) fn names(&self) -> String {
+        let names: Vec<String> = self.ids.iter().map(SpiffePattern::to_string).collect();
+        names.join(" ")
+    }
+
+    /// Stands for the ids and the newest bundles of their trust domains, as [`Workload::number`].
+    pub(crate) fn number(&self) -> u64 {
+        self.workload.number(&self.ids)
     }
 
     /// The bundle for a peer, which `verify` uses. The id counts only after that.

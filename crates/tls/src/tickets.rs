@@ -34,7 +34,7 @@ const EXPORT_VERSION: u8 = 1;
 pub struct TicketKeys {
     ring: RwLock<Ring>,
     lifetime_secs: AtomicU32,
-    /// Whether the keys come from the store of a fleet.
+    /// True if the keys come from the store of a fleet.
     is_shared: AtomicBool,
 }
 
@@ -86,7 +86,7 @@ impl TicketKeys {
         if self.is_shared.load(Relaxed) { Origin::Fleet } else { Origin::Own }
     }
 
-    /// Whether there is a key of this source for the period that begins at `start`.
+    /// True if there is a key of this source for the period that begins at `start`.
     pub fn has(&self, start: u64, origin: Origin) -> bool {
         let period = self.lifetime_secs();
         self.ring.read().keys.iter().any(|key| key.is_for(start, period, origin))
@@ -99,7 +99,7 @@ impl TicketKeys {
         ring.keys.iter().find(|key| key.is_for(start, period, origin)).map(|key| key.secret())
     }
 
-    /// Whether any key of this source is held, whatever its period.
+    /// True if any key of this source is held, whatever its period.
     pub fn has_any(&self, origin: Origin) -> bool {
         self.ring.read().keys.iter().any(|key| key.origin == origin)
     }

@@ -156,7 +156,7 @@ impl Figures {
         Some((self.metrics.sum(metric) - base.metrics.sum(metric)) / self.seconds(base))
     }
 
-    /// The same of one label.
+    /// The growth in a second of one label.
     pub fn rate_of(&self, metric: &str, label: &str) -> Option<f64> {
         let base = self.base.as_ref()?;
         let [now, before] = [&self.metrics, &base.metrics].map(|all| all.of(metric, &[label]));

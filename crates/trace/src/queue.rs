@@ -49,7 +49,7 @@ struct Waiting {
     is_closed: bool,
     /// The thread has ended.
     is_over: bool,
-    /// Whether the log says that spans are lost.
+    /// True if the log says that spans are lost.
     is_reported: bool,
 }
 
@@ -59,7 +59,7 @@ impl Waiting {
         self.exchanges.capacity() * size_of::<ExchangeSpans>() + self.text_bytes
     }
 
-    /// The same with one more. A list that is full doubles.
+    /// Those bytes with one more. A list that is full doubles.
     fn bytes_with(&self, more: &ExchangeSpans) -> usize {
         let capacity = self.exchanges.capacity();
         let growth = if self.exchanges.len() == capacity { capacity } else { 0 };
@@ -144,7 +144,7 @@ impl SpanQueue {
         }
     }
 
-    /// Whether the next batch is whole already.
+    /// True if the next batch is whole already.
     pub fn has_batch(&self) -> bool {
         self.waiting.lock().exchanges.len() >= BATCH_MAX
     }
@@ -233,7 +233,7 @@ impl SpanQueue {
         lost
     }
 
-    /// Whether the thread has ended.
+    /// True if the thread has ended.
     pub fn is_over(&self) -> bool {
         self.waiting.lock().is_over
     }

@@ -32,7 +32,7 @@ pub struct ExchangeSpans {
     pub path: Box<str>,
     /// The host that the client asked for, and its port if it named one.
     pub host: Option<Box<str>>,
-    /// Whether the client spoke TLS.
+    /// True if the client spoke TLS.
     pub is_tls: bool,
     /// `1.0`, `1.1` or `2`.
     pub version: &'static str,

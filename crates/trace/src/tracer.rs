@@ -142,12 +142,12 @@ impl Tracer {
         TracePlace { own, parent: parent.map(|parent| parent.span_id) }
     }
 
-    /// Whether spans are sent anywhere.
+    /// True if spans are sent anywhere.
     pub fn is_sending(&self) -> bool {
         self.queue.is_some()
     }
 
-    /// Whether the thread has ended before this, which only a failure causes. A reload starts
+    /// True if the thread has ended before this, which only a failure causes. A reload starts
     /// another.
     pub fn has_died(&self) -> bool {
         self.queue.as_ref().is_some_and(|queue| queue.is_over())
@@ -189,7 +189,7 @@ fn new_trace_id() -> TraceId {
     id
 }
 
-/// Whether an exchange is recorded, by a number that is random and ours.
+/// True if an exchange is recorded, by a number that is random and ours.
 fn is_sampled(part: f64, span_id: SpanId) -> bool {
     // The upper 53 bits, as a number from 0 up to but not 1.
     let drawn = (u64::from_be_bytes(span_id) >> 11) as f64 / (1_u64 << 53) as f64;

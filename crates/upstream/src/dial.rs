@@ -14,6 +14,7 @@ use super::plain::Plain;
 use super::socket::tls::{ShakeError, shake};
 use super::socket::{Descriptor, Socket};
 use super::{http1, http2};
+use eyelet_balance::sources::SourceAddresses;
 use eyelet_config::{HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use eyelet_engine::worker::Worker;
 use eyelet_resolve::connect::{Balanced, DialOptions};
@@ -48,6 +49,8 @@ pub struct DialTerms<'a> {
     pub wait: Duration,
     /// For an upstream whose health is known.
     pub balanced: Option<Balanced<'a>>,
+    /// The addresses of this host to dial from. `None`: the kernel chooses one.
+    pub sources: Option<&'a SourceAddresses>,
     /// True if the request may leave before an upstream that has chosen HTTP/2 has spoken. It must
     /// do no harm twice, and no other upstream could take it.
     pub is_early: bool,
@@ -136,9 +139,9 @@ impl OneDial<'_> {
     async fn connect(
         self,
         address: &mut Option<SocketAddr>,
-    ) -> Result<(Socket, bool, Option<OpenExchange>), Reason> {
+    ) -> Result<(Socket, bool, Vec<OpenExchange>), Reason> {
         let Self { dialler, to, info, terms } = self;
-        let DialTerms { spoken, preface, balanced, .. } = *terms;
+        let DialTerms { spoken, preface, balanced, sources, .. } = *terms;
         let by_knowledge = spoken == Spoken::Http2;
         let failed = |error: io::Error| Reason::Io(Peer::Upstream, (&error).into());
         let target = match &to.address {
@@ -151,14 +154,15 @@ impl OneDial<'_> {
             HttpAddress::Destination => return Err(Reason::NoDestination),
         };
         // A relay's writes are the client's: with first bytes a small one would wait for an answer.
-        let options = DialOptions { balanced: balanced.as_ref(), ..DialOptions::default() };
+        let balanced_to = balanced.as_ref();
+        let options = DialOptions { balanced: balanced_to, sources, ..DialOptions::default() };
         let dialled = dial_target(&dialler.names, &dialler.engine, info, &target, &options).await;
-        let connected = dialled.map_err(|undialled| undialled.end.reason)?;
-        let mut open = None;
+        let mut connected = dialled.map_err(|undialled| undialled.end.reason)?;
+        let mut open: Vec<OpenExchange> = connected.source.take().into_iter().collect();
         *address = connected.address;
         if let Some(address) = connected.address {
             let counters = balanced.and_then(|balanced| balanced.member.address_counters(address));
-            open = counters.as_ref().map(OpenExchange::new);
+            open.extend(counters.as_ref().map(OpenExchange::new));
         }
         let mut plain = Plain::new(&dialler.engine, connected).map_err(failed)?;
         plain.write_all(preface).await.map_err(failed)?;

@@ -111,7 +111,7 @@ impl Http1Connection {
     /// The kernel's: it watches no more descriptors.
     pub fn resumed(worker: &Rc<Worker>, resting: RestingConnection) -> io::Result<Self> {
         let RestingConnection { socket, tls, name, received, open } = resting;
-        let connected = Connected { address: None, socket, registration: None, sent: 0 };
+        let connected = Connected::new(None, socket);
         let plain = Plain::new(worker, connected)?;
         // Mostly it is what the exchange was woken for.
         plain.expect_read();
@@ -297,6 +297,11 @@ impl Http1Connection {
     /// True if an idle connection is still open and silent. With `look` the kernel is asked, too.
     pub fn is_fresh(&mut self, look: bool) -> bool {
         self.socket.is_silent(look)
+    }
+
+    /// Takes out of it where it counts.
+    pub fn take_open(&mut self) -> Vec<OpenExchange> {
+        self.descriptor.take_open()
     }
 
     /// The socket alone, for a pair in the connection table. `None`: it speaks TLS.

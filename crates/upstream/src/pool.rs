@@ -44,7 +44,7 @@ const UNSETTLED_MIN: usize = 16;
 /// With fewer, a burst of streams dials for each request that finds none, which costs more than all
 /// else of a small request. Only connections that were busy at the same time are kept.
 const IDLE_MAX: usize = 512;
-/// The same while memory or descriptors are not plenty: a connection by TLS holds 40 KiB.
+/// Connections kept while memory or descriptors are not plenty: a connection by TLS holds 40 KiB.
 const IDLE_TIGHT_MAX: usize = 64;
 /// Requests that a worker holds while one upstream accepts no connection. Each holds a task of
 /// 9 KiB and at most 64 KiB of its body. Afterwards all dial at once, and common servers queue 511
@@ -122,7 +122,7 @@ pub struct Shelf {
     usable: RefCell<Option<(Instant, Option<Vec<IpAddr>>)>>,
     /// Requests that are held.
     held: Cell<usize>,
-    /// Whether one of them dials again and again.
+    /// True if one of them dials again and again.
     is_probed: Cell<bool>,
     /// Wakes the others.
     probed: Notify,
@@ -134,7 +134,7 @@ struct Idle {
 }
 
 impl Idle {
-    /// Whether it is below its idle limit, for any request or for one that is sent `once`.
+    /// True if it is below its idle limit, for any request or for one that is sent `once`.
     fn is_young(&self, rested: Duration, once: bool) -> bool {
         let unsaid = if once { KEPT_ONCE } else { KEPT };
         rested < self.connection.said_timeout.map_or(unsaid, kept)
@@ -254,7 +254,7 @@ impl Shelf {
         self.in_vain.get()
     }
 
-    /// Whether another request's dial may bring a shared connection, and none failed to since then.
+    /// True if another request's dial may bring a shared connection, and none failed to since then.
     pub fn is_dialled(&self, since: u64) -> bool {
         self.dialling.get() > 0 && !self.chose_one.get() && self.in_vain.get() == since
     }
@@ -412,7 +412,7 @@ mod tests {
 
     type Waiting<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-    /// Whether a request that is held need not wait any longer.
+    /// True if a request that is held need not wait any longer.
     fn is_woken(waiting: &mut Waiting<'_>) -> bool {
         waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }

@@ -22,11 +22,11 @@ pub struct UpstreamRequest<'a> {
     pub forwarded: &'a ForwardedFields,
     /// The length of its body.
     pub length: Length,
-    /// Whether the client accepts trailers (RFC 9110 10.1.4).
+    /// True if the client accepts trailers (RFC 9110 10.1.4).
     pub trailers: bool,
-    /// Whether it may be repeated if a kept connection turns out to be dead.
+    /// True if it may be repeated if a kept connection turns out to be dead.
     pub again: bool,
-    /// Whether it needs HTTP/1.1: it asks for another protocol, or the upstream requires it.
+    /// True if it needs HTTP/1.1: it asks for another protocol, or the upstream requires it.
     pub needs_http1: bool,
     /// True if a field has a secret: it stays in this process, and goes to the upstreams of its
     /// rule only.
@@ -73,7 +73,7 @@ pub enum CodedBodies {
 }
 
 impl CodedBodies {
-    /// The same after another response. `was_coded` is whether its request had a coded body.
+    /// Its state after another response. `was_coded` is whether its request had a coded body.
     pub fn after(self, response: &response::Parts, was_coded: bool) -> Self {
         let is_refusal = match response.status {
             // Without the field it refuses the type (RFC 7694 section 3).

@@ -123,7 +123,7 @@ impl Socket {
         socket: OwnedFd,
         tls: Option<RestingTls>,
     ) -> io::Result<Self> {
-        let connected = Connected { address: None, socket, registration: None, sent: 0 };
+        let connected = Connected::new(None, socket);
         let plain = Plain::new(worker, connected)?;
         plain.expect_read();
         Ok(match tls {
@@ -360,7 +360,7 @@ mod tests {
         for round in 0..3 {
             assert!(tls.may_rest(false));
             let (socket, resting) = tls.into_resting().unwrap();
-            let connected = Connected { address: None, socket, registration: None, sent: 0 };
+            let connected = Connected::new(None, socket);
             let plain = Plain::new(&worker, connected).unwrap();
             plain.expect_read();
             *tls = TlsSocket::resumed(plain, resting);

@@ -37,7 +37,7 @@ pub fn connected(worker: &Rc<Worker>) -> (UnixStream, Plain) {
     upstream.set_nonblocking(true).unwrap();
     socket.set_nonblocking(true).unwrap();
     let socket = socket.into();
-    let connected = Connected { address: None, socket, registration: None, sent: 0 };
+    let connected = Connected::new(None, socket);
     (upstream, Plain::new(worker, connected).unwrap())
 }
 

@@ -51,12 +51,12 @@ impl Upstream {
         }
     }
 
-    /// Whether the upstream has never spoken HTTP/2 on its connection: it may have read nothing.
+    /// True if the upstream has never spoken HTTP/2 on its connection: it may have read nothing.
     pub fn is_silent(&self) -> bool {
         matches!(self, Self::Http2(two) if !two.connection.is_greeted())
     }
 
-    /// Whether its connection has carried a request before.
+    /// True if its connection has carried a request before.
     pub fn is_reused(&self) -> bool {
         match self {
             Self::Http1(one) => one.reused,
@@ -83,7 +83,7 @@ impl Upstream {
         fields::write_request(parts, host, forwarded, carries_secret)
     }
 
-    /// Whether the body of this request, which it is sent, must be coded.
+    /// True if the body of this request, which it is sent, must be coded.
     pub fn is_coded(&self, upstream_request: &UpstreamRequest<'_>) -> bool {
         match self {
             Self::Http1(one) => {
@@ -104,7 +104,7 @@ impl Upstream {
         }
     }
 
-    /// Whether bodies of unknown length are sent in chunks.
+    /// True if bodies of unknown length are sent in chunks.
     pub fn is_chunked(&self) -> bool {
         matches!(self, Self::Http1(_))
     }
@@ -171,7 +171,7 @@ impl Upstream {
         }
     }
 
-    /// Whether what is written now goes out at once, as far as can be seen.
+    /// True if what is written now goes out at once, as far as can be seen.
     pub fn takes(&mut self) -> bool {
         match self {
             Self::Http1(one) => one.takes(),

@@ -66,7 +66,7 @@ impl Windows {
         self.counted.set(promised.max(arrived) + more);
     }
 
-    /// Whether so many bytes more would take of the last eighth of the budget.
+    /// True if so many bytes more would take of the last eighth of the budget.
     pub fn is_tight(&self, more: usize) -> bool {
         self.budget.is_tight(more)
     }

@@ -164,7 +164,7 @@ impl ConnectReader {
     }
 }
 
-/// Whether the target, which begins at `at`, is an `http://` URL. Schemes have no case (RFC 3986
+/// Tells if the target, which begins at `at`, is an `http://` URL. Schemes have no case (RFC 3986
 /// 3.1).
 fn plain_http(raw: &[u8], at: usize) -> ConnectPeek {
     let target = raw.get(at..).unwrap_or_default();
@@ -259,7 +259,7 @@ fn host(text: &[u8]) -> Result<TargetHost, ConnectFault> {
     HostName::new(text).map(TargetHost::Name).map_err(ConnectFault::Host)
 }
 
-/// Whether a `Host` field names the target. A missing port is that of https (RFC 9110 4.2.2): Java
+/// True if a `Host` field names the target. A missing port is that of https (RFC 9110 4.2.2): Java
 /// sends it so.
 fn names(value: &[u8], named: Target) -> bool {
     match target(value) {

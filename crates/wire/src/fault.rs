@@ -48,7 +48,7 @@ pub enum Fault {
     Trailing(Field),
     /// `legacy_session_id` is over 32 bytes (RFC 8446 4.1.2).
     SessionIdTooLong(u8),
-    /// The same extension twice (RFC 8446 4.2).
+    /// One extension twice (RFC 8446 4.2).
     DuplicateExtension(u16),
     /// A `PskBinderEntry` of less than 32 bytes (RFC 8446 4.2.11).
     BinderTooShort,

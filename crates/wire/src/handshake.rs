@@ -161,6 +161,16 @@ impl MessageReader {
     }
 }
 
+/// Length of the message that `stream` begins with, once its header is there: a message without
+/// records. What is there of the header is checked in any case.
+pub(crate) fn message_bytes(
+    message_type: u8,
+    message_bytes_max: usize,
+    stream: &[u8],
+) -> Result<Option<usize>, Malformed> {
+    MessageReader::new(message_type, message_bytes_max, true).message_bytes(stream)
+}
+
 /// Copies `payload` to offset `at` of the message header, as far as it fits. Returns how much of
 /// the header is there.
 fn put(header: &mut [u8; MESSAGE_HEADER_LEN], at: usize, payload: &[u8]) -> usize {

@@ -2,7 +2,7 @@
 //! itself is BSD-licensed). The caller provides SHA-256, because this crate has no dependencies.
 
 use crate::hello::parts::{ALPN, SERVER_NAME};
-use crate::hello::{Hello, Sni, is_grease};
+use crate::hello::{Hello, Sni, Transport, is_grease};
 use crate::version::{SSL30, TLS10, TLS11, TLS12, TLS13};
 use core::fmt;
 
@@ -47,7 +47,7 @@ type Part = (usize, Option<HashPrefix>);
 /// A value in hex, and the separator after it.
 type Item = [u8; 5];
 
-/// The fingerprint of this hello, for TLS over TCP. `sha256` is called at most twice.
+/// The fingerprint of this hello. `sha256` is called at most twice.
 pub fn ja4(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Ja4 {
     ja4_by_lists(hello, |list| list_hash(list, &sha256))
 }
@@ -64,7 +64,10 @@ pub fn ja4_by_lists(hello: &Hello<'_>, mut hash: impl FnMut(&[u16]) -> HashPrefi
         usual => usual,
     };
     let mut text = Text { bytes: [0; JA4_LEN], len: 0 };
-    text.push(b"t");
+    text.push(match hello.transport() {
+        Transport::Tcp => b"t",
+        Transport::Quic => b"q",
+    });
     text.push(version(hello));
     text.push(if matches!(hello.sni(), Sni::Absent) { b"i" } else { b"d" });
     text.push(&count_digits(suites.0));

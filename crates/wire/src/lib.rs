@@ -1,7 +1,7 @@
-//! Bytes to values: TLS records, hellos, alerts, JA4, PROXY and CONNECT heads, SOCKS. Sans-IO,
-//! `no_std`, without dependencies. Nothing in it can panic on a peer's bytes. The readers borrow
-//! the received bytes; they copy only a hello that lies in several records, and a name with
-//! upper-case letters.
+//! Bytes to values: TLS records, hellos, alerts, JA4, QUIC packets and frames, PROXY and CONNECT
+//! heads, SOCKS. Sans-IO, `no_std`, without dependencies. Nothing in it can panic on a peer's
+//! bytes. The readers borrow the received bytes; they copy only a hello that lies in several
+//! records, and a name with upper-case letters.
 //!
 //! All readers work alike. [`hello::HelloReader::feed`] gets everything received so far and returns
 //! one of *need more*, *not TLS*, *a hello* or *malformed*. Incomplete input is a value, not an
@@ -30,6 +30,7 @@ pub mod hello;
 pub mod ja4;
 pub mod local_peer;
 pub mod proxy;
+pub mod quic;
 pub mod record;
 pub mod server_hello;
 pub mod socks;

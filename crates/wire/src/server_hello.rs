@@ -71,7 +71,7 @@ pub struct ServerHello {
 }
 
 impl ServerHello {
-    /// Whether this asks for a second ClientHello.
+    /// True if this asks for a second ClientHello.
     pub fn is_hello_retry_request(&self) -> bool {
         self.random == HELLO_RETRY_REQUEST_RANDOM
     }
@@ -176,7 +176,7 @@ fn selected_version(list: Cursor<'_>) -> Result<Option<u16>, Malformed> {
     }
 }
 
-/// The same, if there are too many types for the short list.
+/// Reads a list with too many types for the short list.
 #[cold]
 fn selected_among_many(list: Cursor<'_>) -> Result<Option<u16>, Malformed> {
     let mut many = Many::new();

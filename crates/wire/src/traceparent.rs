@@ -29,7 +29,7 @@ pub struct TraceParent {
     pub trace_id: TraceId,
     /// The span that sends the request: the parent of those that its receiver begins.
     pub span_id: SpanId,
-    /// Whether the sender records the trace.
+    /// True if the sender records the trace.
     pub is_sampled: bool,
 }
 

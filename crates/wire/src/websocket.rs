@@ -18,7 +18,7 @@ pub const CLOSE_BYTES_MAX: usize = 8;
 /// A close frame to a client: going away.
 pub const CLOSE_TO_CLIENT: [u8; 4] = [CLOSE, 2, GOING_AWAY[0], GOING_AWAY[1]];
 
-/// The same to a server, masked by a key (RFC 6455 5.3).
+/// A close frame to a server, masked by a key (RFC 6455 5.3).
 pub const fn close_to_server(mask: [u8; 4]) -> [u8; CLOSE_BYTES_MAX] {
     let [a, b, c, d] = mask;
     [CLOSE, MASKED | 2, a, b, c, d, GOING_AWAY[0] ^ a, GOING_AWAY[1] ^ b]
@@ -104,7 +104,7 @@ impl FrameReader {
         Some(Self { state })
     }
 
-    /// Whether the last frame is whole, and another may follow.
+    /// True if the last frame is whole, and another may follow.
     pub fn is_between(&self) -> bool {
         self.state == State::Between
     }

@@ -120,7 +120,7 @@ pub async fn checkout(lab: &Lab, name: &str, port: u16, gzip: bool) -> io::Resul
     checkout_of(lab, &url, &[], gzip).await
 }
 
-/// The same of any URL, with more words for svn, such as a revision.
+/// A checkout of any URL, with more words for svn, such as a revision.
 pub async fn checkout_of(lab: &Lab, url: &str, words: &[&str], gzip: bool) -> io::Result<f64> {
     let programs = Programs::find()?;
     let into = lab.folder().join("working-copy");

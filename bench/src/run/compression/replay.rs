@@ -231,7 +231,7 @@ pub fn offered(headers: &HeaderMap) -> Option<String> {
 }
 
 impl RecordedRequest {
-    /// Whether it gets a file's content.
+    /// True if it gets a file's content.
     pub fn is_get(&self) -> bool {
         self.method == Method::GET
     }

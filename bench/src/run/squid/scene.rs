@@ -30,7 +30,7 @@ pub(super) enum Visit {
     Canned,
     /// They shake hands by TLS 1.3.
     Tls,
-    /// The same, and one GET.
+    /// They do that, and one GET.
     Get,
 }
 
@@ -75,7 +75,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Whether it ends TLS.
+    /// True if it ends TLS.
     const fn bumps(self) -> bool {
         matches!(self, Self::Stare | Self::Bump)
     }

@@ -189,7 +189,7 @@ impl Zstd {
     }
 }
 
-/// Whether the library takes these bytes as plain content. A dictionary that begins with zstd's
+/// True if the library takes these bytes as plain content. A dictionary that begins with zstd's
 /// magic number is parsed as one with tables, which RFC 9842 section 5 does not allow.
 pub fn is_raw(dictionary: &[u8]) -> bool {
     !dictionary.starts_with(&DICTIONARY_MAGIC)

@@ -23,7 +23,7 @@ pub struct ContentDecoder {
     awaited: Vec<u8>,
     /// Bytes of it that came.
     met: usize,
-    /// Whether any byte came.
+    /// True if any byte came.
     began: bool,
     /// What it may grow by in a step.
     room_bytes: usize,
@@ -115,7 +115,7 @@ impl ContentDecoder {
         Ok(())
     }
 
-    /// Whether the body may end here. A body without any byte is one: some servers label it.
+    /// Checks that the body may end here. A body without any byte is one: some servers label it.
     ///
     /// # Errors
     /// It was cut short.
@@ -139,7 +139,7 @@ impl ContentDecoder {
     }
 }
 
-/// Whether the first bytes of a body say that it is coded with another dictionary. They may be too
+/// True if the first bytes of a body say that it is coded with another dictionary. They may be too
 /// few to tell.
 pub fn is_of_other(coding: Coding, hash: Hash, first: &[u8]) -> bool {
     let mut awaited = Vec::new();

@@ -20,7 +20,7 @@ pub(super) struct Unzstd {
     base_bytes: usize,
     window_log_max: u32,
     is_between: bool,
-    /// Whether the last step did nothing, so that another needs input.
+    /// True if the last step did nothing, so that another needs input.
     is_idle: bool,
 }
 

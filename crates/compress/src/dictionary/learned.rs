@@ -56,11 +56,11 @@ pub struct Learned {
     pub file: Hash,
     /// Its number: later ones are larger.
     seen: u64,
-    /// Whether its server has coded with another one.
+    /// True if its server has coded with another one.
     is_wrong: AtomicBool,
     /// The `fresh_until` of its file. 0: it has none.
     saved_until: AtomicU64,
-    /// Whether any of the store is wrong.
+    /// True if any of the store is wrong.
     any_wrong: Arc<AtomicBool>,
 }
 
@@ -234,7 +234,7 @@ impl LearnedStore {
         }
     }
 
-    /// Whether something is not on disk yet.
+    /// True if something is not on disk yet.
     pub fn has_changes(&self) -> bool {
         self.changes.as_ref().is_some_and(|changes| !changes.is_empty())
     }
@@ -289,7 +289,7 @@ impl LearnedStore {
     }
 }
 
-/// Whether a dictionary needs a new file. If there is one with the same content, the new one only
+/// True if a dictionary needs a new file. If there is one with the same content, the new one only
 /// says for longer that it is fresh: a response that comes each second is not written each second.
 fn is_worth_saving(fresh_until: u64, saved_until: u64, now: u64) -> bool {
     let left = fresh_until.saturating_sub(now);
@@ -348,7 +348,7 @@ impl Learned {
         self.any_wrong.store(true, Relaxed);
     }
 
-    /// Whether its server has coded with another dictionary.
+    /// True if its server has coded with another dictionary.
     pub fn is_wrong(&self) -> bool {
         self.is_wrong.load(Relaxed)
     }

@@ -31,7 +31,7 @@ impl Terms {
     }
 }
 
-/// Whether a response may be stored and used as a dictionary for other clients.
+/// True if a response may be stored and used as a dictionary for other clients.
 pub fn may_become(terms: Terms, request: &HeaderMap, response: ResponseHead<'_>) -> bool {
     let ResponseHead { status, headers: response, length } = response;
     let credentials = !terms.is_shared && request.contains_key(AUTHORIZATION);
@@ -47,7 +47,7 @@ pub fn may_become(terms: Terms, request: &HeaderMap, response: ResponseHead<'_>)
     status == StatusCode::OK && !personal && !stale && fresh && fits && !is_difference(response)
 }
 
-/// Whether a response to a request without credentials may be a training sample for a dictionary
+/// True if a response to a request without credentials may be a training sample for a dictionary
 /// that everybody gets. It need not be fresh, because it is not stored itself.
 pub fn may_be_sample(status: StatusCode, response: &HeaderMap) -> bool {
     status == StatusCode::OK && !is_personal(response)
@@ -62,7 +62,7 @@ fn is_personal(response: &HeaderMap) -> bool {
         || ["*", "cookie", "authorization"].into_iter().any(|name| varies_by(response, name))
 }
 
-/// Whether the body is itself the difference to an earlier version, which is no version: Subversion
+/// True if the body is itself the difference to an earlier version, which is no version: Subversion
 /// answers `svn update` so.
 fn is_difference(response: &HeaderMap) -> bool {
     response.get(CONTENT_TYPE).is_some_and(|kind| {

@@ -57,7 +57,7 @@ impl Pattern {
         &self.0
     }
 
-    /// Whether a path, without its query, matches.
+    /// True if a path, without its query, matches.
     pub fn matches(&self, path: &str) -> bool {
         self.parts(path).is_some()
     }
@@ -88,7 +88,7 @@ impl Pattern {
 pub struct FilePattern {
     /// The pattern with `*` instead of `{file}`.
     all: Pattern,
-    /// Whether each `*` of `all` stands for `{file}`.
+    /// Says if each `*` of `all` stands for `{file}`.
     is_file: Box<[bool]>,
 }
 
@@ -111,12 +111,12 @@ impl FilePattern {
         Ok(Self { all, is_file: is_file.into() })
     }
 
-    /// Whether the pattern has `{file}`.
+    /// True if the pattern has `{file}`.
     pub fn is_per_file(&self) -> bool {
         self.is_file.contains(&true)
     }
 
-    /// Whether no other file has the `match` of this path: no character of its file became `*`.
+    /// True if no other file has the `match` of this path: no character of its file became `*`.
     pub fn is_exact(&self, path: &str) -> bool {
         let wild = self.all.parts(path).unwrap_or_default();
         let mut files = wild.iter().zip(&self.is_file).filter(|(_, is_file)| **is_file);

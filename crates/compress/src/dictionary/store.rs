@@ -19,7 +19,7 @@ pub struct Family {
     pub origin: Box<str>,
     /// The `match` that clients are told.
     pub pattern: Pattern,
-    /// Whether these are versions of one file, by `{file}` in the rule's pattern.
+    /// True if these are versions of one file, by `{file}` in the rule's pattern.
     pub is_file: bool,
 }
 
@@ -75,7 +75,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Whether the body is the dictionary itself.
+    /// True if the body is the dictionary itself.
     pub fn is_unchanged(self) -> bool {
         self.from == self.to
     }
@@ -297,7 +297,7 @@ impl Store {
     }
 }
 
-/// Whether a version from disk was seen somewhere, and once in each family.
+/// True if a version from disk was seen somewhere, and once in each family.
 fn has_sightings(version: &StoredVersion) -> bool {
     let sightings = &version.sightings;
     let is_once = sightings.iter().all(|sighting| {

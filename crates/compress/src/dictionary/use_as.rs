@@ -90,12 +90,12 @@ impl UseAs {
     }
 }
 
-/// Whether a request says who its client is.
+/// True if a request says who its client is.
 pub fn has_credentials(request: &HeaderMap) -> bool {
     [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION].iter().any(|name| request.contains_key(name))
 }
 
-/// Whether a response may become a dictionary for requests of other clients. A response to
+/// True if a response may become a dictionary for requests of other clients. A response to
 /// credentials is one client's, unless it says that it is everybody's.
 pub fn may_learn(has_credentials: bool, status: StatusCode, response: &HeaderMap) -> bool {
     let has = |directive| has_directive(response, &CACHE_CONTROL, directive);
@@ -107,7 +107,7 @@ pub fn may_learn(has_credentials: bool, status: StatusCode, response: &HeaderMap
         && (!has_credentials || is_for_all(response))
 }
 
-/// Whether Vary has a field that may tell one client from another, such as a key of an API.
+/// True if Vary has a field that may tell one client from another, such as a key of an API.
 fn is_of_some(response: &HeaderMap) -> bool {
     response.get_all(VARY).iter().any(|line| {
         let mut names = line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);

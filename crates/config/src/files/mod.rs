@@ -2,6 +2,7 @@
 //! can be used and fit their keys and their rules.
 
 pub mod certificate;
+pub mod crl;
 pub mod pem;
 pub mod users;
 
@@ -186,6 +187,23 @@ impl Files {
                 certificate::chain(&path).map(|_| ()).map_err(|why| why.to_string())
             });
             text.at.keep(read.clone());
+        }
+        path
+    }
+
+    /// Checks a file of revocation lists of the authorities in `ca`.
+    pub(crate) fn check_crl(
+        &mut self,
+        text: Text<'_>,
+        ca: Option<&Path>,
+        accepts_expired: bool,
+    ) -> PathBuf {
+        let path = self.path(text.text);
+        if self.check_present(text.at, &path).is_some() && self.depth == Depth::Full {
+            let checked = crl::check_files(std::slice::from_ref(&path), ca, accepts_expired);
+            if let Some(Some(warning)) = text.at.keep(checked) {
+                text.at.warning(warning);
+            }
         }
         path
     }

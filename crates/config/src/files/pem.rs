@@ -39,6 +39,11 @@ impl Pem {
         CertificateDer::pem_slice_iter(&self.0).map(|certificate| certificate.map(alone)).collect()
     }
 
+    /// The text, with one boundary a line.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+
     /// The first certificate. What follows it is not read.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! The checked configuration as values, after defaults.
 
 pub(crate) mod certificate_source;
+pub mod dns;
 pub(crate) mod headers;
+pub(crate) mod limits;
 pub(crate) mod listen_address;
 pub(crate) mod values;
 
@@ -47,7 +49,9 @@ pub struct Listener {
     pub defer_accept: bool,
     /// True if its clients, which dialled elsewhere, speak HTTP without TLS.
     pub plain_http: bool,
-    /// True if its socket is in another network, so that no address here leads to it.
+    /// True if QUIC is read at its address, too.
+    pub quic: bool,
+    /// True if its socket is in another network: no address here leads to it.
     pub is_apart: bool,
 }
 
@@ -114,8 +118,7 @@ impl Action {
 /// `action = "originate"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Originate {
-    /// Its upstreams, all `https://` or all `tls://`, and how they are asked. What a handshake with
-    /// a client needs has no effect here.
+    /// Its upstreams, all `https://` or all `tls://`, and how they are asked: no client's handshake.
     pub requests: Terminate,
     /// Host and port of the upstream, as in its Host field. Port 443 is left out.
     pub authority: Box<str>,
@@ -150,13 +153,15 @@ pub struct Splice {
     pub hold: Option<Hold>,
 }
 
-/// The choice of one of several upstreams, and their checks.
+/// The choice of one of several upstreams, their checks, and the addresses to dial them from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Balance {
     /// True if a client stays with one of them. Otherwise the load decides.
     pub by_client: bool,
     /// The question that they are asked, again and again, to see whether they are up.
     pub check: Option<UpstreamCheck>,
+    /// The addresses of this host to dial from. Empty: the kernel chooses.
+    pub sources: Vec<IpAddr>,
 }
 
 /// The sign that an upstream is up.
@@ -256,6 +261,10 @@ pub struct Terminate {
     pub client_ca: Option<PathBuf>,
     /// If not empty, client certificates are required, with one of these SPIFFE ids.
     pub client_spiffe: Vec<SpiffePattern>,
+    /// The revocation lists of the authorities in `client_ca`. Empty: none is asked for.
+    pub client_crl: Vec<PathBuf>,
+    /// True if these lists, and those for upstreams, count although they have expired.
+    pub accepts_expired_crl: bool,
     /// True if each request says the client's certificate to the upstream (RFC 9440).
     pub client_cert_header: bool,
     /// The compression of responses, if the upstream speaks HTTP.
@@ -431,6 +440,10 @@ pub struct UpstreamFiles {
     pub shows_svid: bool,
     /// If not empty, it must have one of these SPIFFE ids, and no name.
     pub ids: Vec<SpiffePattern>,
+    /// The revocation lists of the authorities in `ca`. Empty: none is asked for.
+    pub crl: Vec<PathBuf>,
+    /// True if these lists count although they have expired.
+    pub accepts_expired_crl: bool,
 }
 
 /// A PROXY header for an upstream.
@@ -530,48 +543,6 @@ impl Default for Dictionaries {
     }
 }
 
-/// Limits of everything that a peer can make grow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// The largest hello, in bytes of its handshake message.
-    pub hello_bytes_max: usize,
-    /// From accept to the whole hello.
-    pub hello_timeout: Duration,
-    /// From the hello to the end of the handshake.
-    pub handshake_timeout: Duration,
-    /// For an upstream to answer a dial, for all its addresses together.
-    pub connect_timeout: Duration,
-    /// Without a byte in either direction.
-    pub idle_timeout: Duration,
-    /// True if idle connections are ended for new ones when memory is short.
-    pub shed_idle: bool,
-    /// The time that busy connections may last after SIGTERM.
-    pub drain_timeout: Duration,
-    /// Most connections at once, if the file says so: else [`CONNECTIONS_MAX`].
-    pub connections_max: Option<usize>,
-    /// Most bytes of memory in all.
-    pub memory_max: usize,
-}
-
-/// Limits of HTTP, for rules with an HTTP upstream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpLimits {
-    /// From a request's first byte to the end of its head.
-    pub head_timeout: Duration,
-    /// Without a byte of a body in transit, in either direction.
-    pub body_timeout: Duration,
-    /// From a request's end to the response's head.
-    pub upstream_timeout: Duration,
-    /// Without a stream or a byte on an HTTP/2 connection: else `limits.idle_timeout`.
-    pub http2_idle_timeout: Duration,
-    /// The largest head of a request, in bytes.
-    pub head_bytes_max: usize,
-    /// Clients whose Forwarded and X-Forwarded-* fields are believed.
-    pub trusted_proxies: Vec<IpNet>,
-    /// Set in the responses of all rules, unless a rule sets the field itself.
-    pub headers: Fields,
-}
-
 /// The settings of what is logged of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
@@ -606,13 +577,6 @@ pub enum Access {
     File(PathBuf),
 }
 
-/// The resolvers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dns {
-    /// Empty: the system's.
-    pub servers: Vec<SocketAddr>,
-}
-
 /// The settings of how evidence for names is gathered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvidenceSettings {
@@ -645,44 +609,9 @@ impl Default for Tickets {
     }
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            hello_bytes_max: HELLO_BYTES_MAX,
-            hello_timeout: Duration::from_secs(5),
-            handshake_timeout: Duration::from_secs(10),
-            connect_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(3600),
-            shed_idle: false,
-            drain_timeout: Duration::from_secs(5),
-            connections_max: None,
-            memory_max: 512 << 20,
-        }
-    }
-}
-
-impl Default for HttpLimits {
-    fn default() -> Self {
-        Self {
-            head_timeout: Duration::from_secs(10),
-            body_timeout: Duration::from_secs(60),
-            upstream_timeout: Duration::from_secs(60),
-            http2_idle_timeout: Limits::default().idle_timeout,
-            head_bytes_max: 64 << 10,
-            trusted_proxies: Vec::new(),
-            headers: Fields::new(),
-        }
-    }
-}
-
 impl Default for LogSettings {
     fn default() -> Self {
         let (access, format) = (Access::Stdout, LogFormat::Json);
         Self { access, ja4: true, format, decided: false }
     }
 }
-
-/// Most connections at once, where the file does not say how many.
-pub const CONNECTIONS_MAX: usize = 1_000_000;
-/// Most bytes of a hello: ample. One with three post-quantum key shares has less than 8 KiB.
-pub const HELLO_BYTES_MAX: usize = 65_536;

@@ -36,19 +36,6 @@ pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     ))
 }
 
-/// A resolver. The default port is 53.
-pub(crate) fn dns_server(text: &str) -> Result<SocketAddr, String> {
-    let bare = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT));
-    let server = bare.ok().or_else(|| text.parse().ok());
-    let server = server.filter(|server| server.port() != 0 && !server.ip().is_unspecified());
-    server.ok_or_else(|| {
-        format!(
-            "\"{text}\" is not a DNS server; expected an address as in \"9.9.9.9\" or \
-            \"127.0.0.1:5353\""
-        )
-    })
-}
-
 /// A network, or one address.
 pub(crate) fn net(text: &str) -> Result<IpNet, String> {
     if let Ok(address) = text.parse::<IpAddr>() {
@@ -427,8 +414,6 @@ fn port(text: &str) -> Result<u16, String> {
     let port = text.parse::<u16>().ok().filter(|port| digits && *port != 0);
     port.ok_or_else(|| format!("\"{text}\" is not a port; expected 1 to 65535"))
 }
-
-const DNS_PORT: u16 = 53;
 
 const UPSTREAMS: &str =
     "tcp://host:port, unix:/path, http://host:port, https://host:port or http+unix:/path";

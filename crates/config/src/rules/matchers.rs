@@ -9,7 +9,7 @@ use crate::document::reader::{Section, Text, repeated};
 use crate::model::ListenerKind;
 use crate::model::values;
 use crate::rules::lists::{ListKind, ListReader};
-use crate::rules::requester;
+use crate::rules::{quic, requester};
 use crate::settings::listeners::Listeners;
 use crate::settings::local::is_loopback_name;
 
@@ -49,6 +49,7 @@ pub(crate) fn read<'t>(
     let conditions = Conditions {
         listeners: known.iter().copied().collect(),
         sni_malformed,
+        transport: quic::transport(section),
         tls_version_max: section.parsed("tls_version_max", values::tls_version_code),
         ech: section.flag("ech"),
         alpn: alpn.iter().map(|protocol| protocol.as_slice().into()).collect(),

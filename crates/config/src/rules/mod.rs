@@ -5,8 +5,10 @@ pub mod lists;
 pub(crate) mod matchers;
 pub(crate) mod mint;
 pub(crate) mod originate;
+pub(crate) mod quic;
 mod requester;
 pub(crate) mod requests;
+pub(crate) mod sources;
 pub(crate) mod spiffe;
 pub(crate) mod upstreams;
 

@@ -123,6 +123,8 @@ pub(crate) fn read(
         alpn_select: Vec::new(),
         client_ca: None,
         client_spiffe: Vec::new(),
+        client_crl: Vec::new(),
+        accepts_expired_crl: false,
         client_cert_header: false,
         compression,
         headers: Fields::default(),

@@ -2,6 +2,7 @@
 //! checked.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -10,8 +11,11 @@ use crate::document::reader::{Section, Text, repeated};
 use crate::files::Files;
 use crate::files::certificate::CertificateFiles;
 use crate::model::values;
-use crate::model::{Balance, Host, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck};
+use crate::model::{
+    Balance, Host, HostPort, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck,
+};
 use crate::rules::matchers;
+use crate::rules::sources::{self, Dialled};
 use crate::rules::spiffe;
 use crate::settings::duration;
 
@@ -31,6 +35,9 @@ pub(crate) trait Upstream: Sized {
 
     /// True if it speaks HTTP, so that a request can check it.
     fn is_http(&self) -> bool;
+
+    /// The host and port that are configured for it.
+    fn to_dial(&self) -> Option<&HostPort>;
 }
 
 impl Upstream for SpliceUpstream {
@@ -48,6 +55,13 @@ impl Upstream for SpliceUpstream {
 
     fn is_http(&self) -> bool {
         false
+    }
+
+    fn to_dial(&self) -> Option<&HostPort> {
+        match self {
+            Self::HostPort(to) => Some(to),
+            Self::Destination | Self::Sni { .. } => None,
+        }
     }
 }
 
@@ -76,6 +90,10 @@ impl Upstream for TerminateUpstream {
 
     fn is_http(&self) -> bool {
         matches!(self, Self::Http(_))
+    }
+
+    fn to_dial(&self) -> Option<&HostPort> {
+        self.host_port()
     }
 }
 
@@ -127,7 +145,7 @@ pub(crate) fn list<'t, U: Upstream>(
     Some((text, first, others))
 }
 
-/// Reads how one of the upstreams is chosen, and how they are checked.
+/// Reads how one of the upstreams is chosen, how they are checked, and where they are dialled from.
 pub(crate) fn balance<U: Upstream>(section: &Section<'_>, first: &U, others: &[U]) -> Balance {
     let mut balance = Balance::default();
     if let Some(text) = section.text("upstream_hash") {
@@ -142,6 +160,14 @@ pub(crate) fn balance<U: Upstream>(section: &Section<'_>, first: &U, others: &[U
     if let Some(text) = section.text("upstream_check") {
         balance.check = text.at.keep(check(text.text, first));
     }
+    let dialled = match first.may_be_listed() {
+        false => Dialled::Chosen,
+        true => match [first].into_iter().chain(others).map(U::to_dial).collect() {
+            Some(hosts) => Dialled::Hosts(hosts),
+            None => Dialled::Unix,
+        },
+    };
+    balance.sources = sources::read(section, &dialled);
     balance
 }
 
@@ -197,11 +223,12 @@ pub(crate) fn read_http_keys(
     let name = section.text("upstream_name");
     let Some(tls) = first.tls_mut() else {
         let shown = certificate.as_ref().map(|(text, _)| *text);
+        let crl = section.texts("upstream_crl").and_then(|texts| texts.first().copied());
         let message = match is_http {
             true => "only an https:// upstream has a certificate to verify, or asks for one",
             false => "this is for upstreams with HTTP: https://, http:// or http+unix:",
         };
-        let texts = [ca, name, shown].into_iter().flatten().map(|text| text.at);
+        let texts = [ca, name, shown, crl].into_iter().flatten().map(|text| text.at);
         texts.chain(spiffe.map(|(_, at)| at)).for_each(|at| at.error(message));
         return;
     };
@@ -209,6 +236,8 @@ pub(crate) fn read_http_keys(
         tls.name = text.parse(values::host_name).unwrap_or_default().into();
     }
     tls.files.ca = ca.map(|text| files.check_authorities(text));
+    tls.files.accepts_expired_crl = accepts_expired_crl(section);
+    tls.files.crl = crls(section, "upstream_crl", ("upstream_ca", &tls.files.ca), files);
     if let (Some((_, at)), true) = (spiffe, is_chosen) {
         at.error("clients choose this upstream, and strangers have no SPIFFE ids that it knows");
     }
@@ -271,6 +300,28 @@ fn read_http2(
             http.http2 = read;
         }
     }
+}
+
+/// The revocation lists of `key` for the authorities of another key.
+pub(crate) fn crls(
+    section: &Section<'_>,
+    key: &str,
+    (ca_key, ca): (&str, &Option<PathBuf>),
+    files: &mut Files,
+) -> Vec<PathBuf> {
+    let Some(texts) = section.texts(key) else { return Vec::new() };
+    if let (None, Some(at)) = (ca, section.key_at(key)) {
+        at.error(format!("the lists are of authorities: `{ca_key}` names their certificates"));
+    }
+    let accepts_expired = accepts_expired_crl(section);
+    let read = |text| files.check_crl(text, ca.as_deref(), accepts_expired);
+    texts.into_iter().map(read).collect()
+}
+
+/// Says if revocation lists count although they have expired.
+pub(crate) fn accepts_expired_crl(section: &Section<'_>) -> bool {
+    let words = [("accept", true), ("refuse", false)];
+    section.word("crl_expired", " is no answer;", &words).unwrap_or(false)
 }
 
 /// The certificate that an upstream is shown, and its key.

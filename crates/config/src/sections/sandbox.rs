@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 use crate::document::diagnostic::Diagnostic;
 use crate::document::reader::{Report, Section};
 use crate::files::{Depth, Files, read};
-use crate::model::Dns;
+use crate::model::dns::Dns;
 use crate::rules::matchers;
 use crate::rules::mint::MINT;
 use crate::rules::requests;
@@ -115,7 +115,7 @@ pub fn sandbox_profile(path: &Path, name: &str) -> Result<SandboxProfile, Vec<Di
         let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         document.at.error(format!("no profile [sandbox.{name}] here; the file has: {has}"));
     }
-    let (dns, mut secret_files) = (settings::dns(&document), Vec::new());
+    let (dns, mut secret_files) = (settings::dns(&document, &mut files), Vec::new());
     note_secrets(document.table, folder, &mut secret_files);
     secret_files.extend(known.into_iter().filter_map(|secret| match secret.source {
         SecretSource::File(path) | SecretSource::FileOnce(path) => Some(path),

@@ -188,6 +188,7 @@ fn read_one(section: &Section<'_>, files: &mut Files) -> Option<Listener> {
              listener takes http:// URLs anyway",
         );
     }
+    check_quic(section, kind);
     let acme_upstream = acme_upstream(section, kind, address.inet());
     let mode = check_file(section, kind, &address);
     let is_proxy = kind == ListenerKind::Connect;
@@ -209,6 +210,7 @@ fn read_one(section: &Section<'_>, files: &mut Files) -> Option<Listener> {
         acme_upstream,
         defer_accept,
         plain_http,
+        quic: section.flag("quic").unwrap_or(false),
         is_apart: false,
     })
 }
@@ -227,9 +229,30 @@ fn check_file(section: &Section<'_>, kind: ListenerKind, address: &ListenAddress
         section.value_at("address").error(message);
     }
     for (key, at) in section.present(&OF_TCP) {
-        at.error(format!("`{key}` is about TCP, and this is a Unix socket"));
+        let of = if key == "quic" { "TCP and UDP" } else { "TCP" };
+        at.error(format!("`{key}` is about {of}, and this is a Unix socket"));
     }
     mode.and_then(|text| text.parse(file_mode)).unwrap_or(MODE)
+}
+
+/// A redirected datagram has lost its destination, and nothing but connections has a PROXY header.
+fn check_quic(section: &Section<'_>, kind: ListenerKind) {
+    let Some(at) = section.key_at("quic").filter(|_| section.flag("quic") == Some(true)) else {
+        return;
+    };
+    if kind == ListenerKind::Redirect {
+        at.error(
+            "netfilter does not say where a redirected datagram was sent; expected `kind = \
+             \"tproxy\"` for QUIC",
+        );
+    } else if !matches!(kind, ListenerKind::Direct | ListenerKind::Tproxy) {
+        at.error("`quic` is for listeners of kind \"direct\" and \"tproxy\"");
+    }
+    if section.value("proxy_protocol_from").is_some() {
+        at.error(
+            "a datagram has no PROXY header; give QUIC a listener without `proxy_protocol_from`",
+        );
+    }
 }
 
 /// Checks who reaches a listener: what clients of a plain one send is readable on its way. They are
@@ -292,9 +315,10 @@ const KINDS: [(&str, ListenerKind); 6] = [
 const INTERCEPTING: [ListenerKind; 2] = [ListenerKind::Redirect, ListenerKind::Tproxy];
 
 /// Keys that a Unix socket has no use for.
-const OF_TCP: [&str; 4] = ["allow_remote", "defer_accept", "proxy_protocol_from", "reuse_port"];
+const OF_TCP: [&str; 5] =
+    ["allow_remote", "defer_accept", "proxy_protocol_from", "quic", "reuse_port"];
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "acme_upstream",
     "address",
     "allow_remote",
@@ -304,6 +328,7 @@ const KEYS: [&str; 11] = [
     "name",
     "plain_http",
     "proxy_protocol_from",
+    "quic",
     "reuse_port",
     "users",
 ];

@@ -5,6 +5,7 @@ pub(crate) mod listeners;
 pub(crate) mod local;
 
 use std::fs::FileType;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -14,10 +15,9 @@ use toml::de::DeValue;
 
 use crate::document::reader::{Place, Section};
 use crate::files::Files;
-use crate::model::{
-    Access, Dns, EvidenceSettings, HELLO_BYTES_MAX, HttpLimits, Limits, LogFormat, LogSettings,
-    Tickets,
-};
+use crate::model::dns::{Dns, name_server};
+use crate::model::limits::{HELLO_BYTES_MAX, HttpLimits, Limits};
+use crate::model::{Access, EvidenceSettings, LogFormat, LogSettings, Tickets};
 use crate::model::{headers, values};
 
 pub(crate) fn limits(document: &Section<'_>) -> Limits {
@@ -40,6 +40,20 @@ pub(crate) fn limits(document: &Section<'_>) -> Limits {
     }
     limits.shed_idle = section.flag("shed_idle").unwrap_or(limits.shed_idle);
     limits.connections_max = section.number("connections_max", CONNECTIONS);
+    let rate = |key| {
+        let number = section.number(key, HANDSHAKES)?;
+        u32::try_from(number).ok().and_then(NonZeroU32::new)
+    };
+    limits.handshakes_per_second = rate("handshakes_per_second");
+    limits.source_handshakes_per_second = rate("source_handshakes_per_second");
+    if let (Some(all), Some(of_source)) =
+        (limits.handshakes_per_second, limits.source_handshakes_per_second)
+        && of_source > all
+    {
+        section.value_at("source_handshakes_per_second").error(format!(
+            "one source may not make more handshakes than all: `handshakes_per_second` is {all}"
+        ));
+    }
     limits
 }
 
@@ -103,9 +117,21 @@ fn check_access_log(at: Place<'_>, path: &Path) {
     }
 }
 
-pub(crate) fn dns(document: &Section<'_>) -> Dns {
-    let Some(section) = document.known("dns", "[dns]", &["servers"]) else { return Dns::default() };
-    Dns { servers: section.each_parsed("servers", values::dns_server) }
+pub(crate) fn dns(document: &Section<'_>, files: &mut Files) -> Dns {
+    let Some(section) = document.known("dns", "[dns]", &DNS_KEYS) else { return Dns::default() };
+    let dns = Dns {
+        servers: section.each_parsed("servers", name_server),
+        ca: section.text("ca").map(|text| files.check_authorities(text)),
+    };
+    if dns.ca.is_some() && !dns.is_any_secure() {
+        let message = "no resolver of `servers` is asked over TLS, so `ca` has no effect";
+        section.value_at("ca").warning(message);
+    }
+    if dns.is_any_secure() && dns.is_any_clear() {
+        let message = "if the resolvers over TLS fail, names are sent in clear to the others";
+        section.value_at("servers").warning(message);
+    }
+    dns
 }
 
 pub(crate) fn evidence(document: &Section<'_>, files: &mut Files) -> EvidenceSettings {
@@ -149,14 +175,6 @@ pub(crate) fn duration(
 ) -> Option<Duration> {
     let text = section.text_of(key, "a duration with its unit, as in \"30s\"")?;
     text.parse(|text| values::duration(text, range))
-}
-
-impl Dns {
-    /// The system's files that say how names are looked up.
-    pub const fn system_files(&self) -> &'static [&'static str] {
-        const FILES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
-        if self.servers.is_empty() { &FILES } else { FILES.split_at(1).0 }
-    }
 }
 
 /// Bytes: a whole number, or a text with a unit.
@@ -218,16 +236,18 @@ pub(crate) const DOCUMENT_KEYS: [&str; 21] = [
     "workers",
 ];
 
-const LIMIT_KEYS: [&str; 9] = [
+const LIMIT_KEYS: [&str; 11] = [
     "connect_timeout",
     "connections_max",
     "drain_timeout",
     "handshake_timeout",
+    "handshakes_per_second",
     "hello_bytes_max",
     "hello_timeout",
     "idle_timeout",
     "memory_max",
     "shed_idle",
+    "source_handshakes_per_second",
 ];
 
 const HTTP_KEYS: [&str; 8] = [
@@ -242,6 +262,8 @@ const HTTP_KEYS: [&str; 8] = [
 ];
 
 const LOG_KEYS: [&str; 4] = ["access", "decided", "format", "ja4"];
+
+const DNS_KEYS: [&str; 2] = ["ca", "servers"];
 
 const EVIDENCE_KEYS: [&str; 3] = ["ca", "history", "timeout"];
 
@@ -278,6 +300,9 @@ const MEMORY_BYTES: RangeInclusive<usize> = 16 << 20..=16 << 40;
 
 /// Linux allows fs.nr_open up to 2^30, but memory ends long before.
 const CONNECTIONS: RangeInclusive<usize> = 1..=100_000_000;
+
+/// A second. No machine makes 100 million, and 0 would refuse all.
+const HANDSHAKES: RangeInclusive<usize> = 1..=100_000_000;
 
 /// Threads.
 const WORKERS: RangeInclusive<usize> = 1..=1_024;

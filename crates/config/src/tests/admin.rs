@@ -115,3 +115,29 @@ fn a_folder_that_is_not_there_is_warned_of() {
     let found = said_below_listener(&plain);
     assert!(found.contains(&warning.replace("4:11", "5:11")), "{found:?}");
 }
+
+#[test]
+fn rates_of_handshakes_are_whole_and_one_source_has_no_more_than_all() {
+    for (limits, expected) in [
+        ("handshakes_per_second = 2_000\nsource_handshakes_per_second = 2_000\n", None),
+        ("source_handshakes_per_second = 20\n", None),
+        (
+            "handshakes_per_second = 0\n",
+            Some("6:25: `handshakes_per_second` is 0; expected 1 to 100000000"),
+        ),
+        (
+            "source_handshakes_per_second = \"20\"\n",
+            Some("6:32: `source_handshakes_per_second` is a string; expected a whole number"),
+        ),
+        (
+            "handshakes_per_second = 10\nsource_handshakes_per_second = 20\n",
+            Some(
+                "7:32: one source may not make more handshakes than all: `handshakes_per_second` \
+                 is 10",
+            ),
+        ),
+    ] {
+        let text = format!("[[rule]]\naction = \"refuse\"\n[limits]\n{limits}");
+        assert_eq!(said_below_listener(&text), expected.as_slice(), "{limits}");
+    }
+}

@@ -105,6 +105,8 @@ fn a_terminate_rule() {
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
         client_spiffe: Vec::new(),
+        client_crl: Vec::new(),
+        accepts_expired_crl: false,
         compression: Compression::default(),
         headers: Vec::new(),
         no_hsts: false,
@@ -490,7 +492,7 @@ fn upstreams_with_http() {
     let tls = |name: &str, ca: Option<&str>| {
         Some(UpstreamTls {
             name: name.to_owned(),
-            files: UpstreamFiles { ca: ca.map(|ca| folder.0.join(ca)), ..UpstreamFiles::default() },
+            files: UpstreamFiles { ca: ca.map(|ca| folder.0.join(ca)), ..Default::default() },
         })
     };
     for (text, more, address, expected, wait) in [

@@ -1,4 +1,4 @@
-//! Listeners that intercept, and rules for some of them: destinations, CONNECT, sources. Messages
+//! Listeners that intercept, and rules for some of them: destinations, CONNECT, QUIC. Messages
 //! are compared exactly.
 
 use super::{LISTENER, read, said, said_below_listener};
@@ -125,5 +125,104 @@ fn a_claimed_name_that_leads_anywhere_is_warned_of() {
         let found = warned(keys);
         assert_eq!(found.len(), usize::from(is_warned), "{keys}: {found:?}");
         assert!(found.iter().all(|text| text.starts_with("6:12: warning: ")), "{found:?}");
+    }
+}
+
+#[test]
+fn listeners_of_quic() {
+    let listener = |keys: &str| {
+        let text = format!("[[listener]]\n{keys}\n[[rule]]\naction = \"refuse\"\n");
+        match read(&text) {
+            Ok(loaded) => Ok(loaded.config.listeners[0].quic),
+            Err(found) => Err(said(&found)),
+        }
+    };
+    for (keys, quic) in [
+        ("address = \"0.0.0.0:443\"", false),
+        ("address = \"0.0.0.0:443\"\nquic = false", false),
+        ("address = \"0.0.0.0:443\"\nquic = true", true),
+        ("address = \"[::]:443\"\nquic = true\nkind = \"tproxy\"", true),
+    ] {
+        assert_eq!(listener(keys), Ok(quic), "{keys}");
+    }
+    let other = "`quic` is for listeners of kind \"direct\" and \"tproxy\"";
+    for (keys, expected) in [
+        (
+            "address = \"0.0.0.0:443\"\nquic = true\nkind = \"redirect\"",
+            "3:1: netfilter does not say where a redirected datagram was sent; expected `kind = \
+             \"tproxy\"` for QUIC",
+        ),
+        ("address = \"0.0.0.0:443\"\nquic = true\nkind = \"connect\"", &format!("3:1: {other}")),
+        ("address = \"127.0.0.1:80\"\nquic = true\nkind = \"plain\"", &format!("3:1: {other}")),
+        (
+            "address = \"0.0.0.0:443\"\nquic = true\nproxy_protocol_from = \"::1\"",
+            "3:1: a datagram has no PROXY header; give QUIC a listener without \
+             `proxy_protocol_from`",
+        ),
+        (
+            "address = \"unix:/run/a\"\nkind = \"connect\"\nquic = false",
+            "4:1: `quic` is about TCP and UDP, and this is a Unix socket",
+        ),
+    ] {
+        assert_eq!(listener(keys), Err(vec![expected.to_owned()]), "{keys}");
+    }
+}
+
+#[test]
+fn rules_that_quic_meets() {
+    let listeners = "[[listener]]\nname = \"both\"\naddress = \"0.0.0.0:443\"\nquic = true\n\
+        [[listener]]\nname = \"tcp\"\naddress = \"0.0.0.0:444\"\n";
+    let rule = |keys: &str| match read(&format!("{listeners}[[rule]]\n{keys}\n")) {
+        Ok(loaded) => said(&loaded.warnings),
+        Err(found) => said(&found),
+    };
+    let http =
+        "upstream = \"http://127.0.0.1:8080\"\ncertificate = \"local\"\nsni = \"a.localhost\"";
+    for keys in [
+        "action = \"splice\"\nupstream = \"{sni}:443\"",
+        "action = \"splice\"\nupstream = \"{sni}:443\"\ntransport = \"quic\"",
+        "action = \"refuse\"\ntransport = \"quic\"\nalert = \"access_denied\"",
+        "action = \"splice\"\nupstream = \"a:1\"\nproxy_protocol = \"v2\"\ntransport = \"tcp\"",
+        "action = \"splice\"\nupstream = \"a:1\"\nproxy_protocol = \"v2\"\nlistener = \"tcp\"",
+        &format!("action = \"terminate\"\n{http}\ntransport = \"tcp\""),
+        &format!("action = \"terminate\"\n{http}\nlistener = \"tcp\""),
+    ] {
+        assert_eq!(rule(keys), [""; 0], "{keys}");
+    }
+    let instead = "expected `transport = \"tcp\"` here, and a splice or a refuse rule for QUIC";
+    for (keys, expected) in [
+        (
+            format!("action = \"terminate\"\n{http}"),
+            format!(
+                "9:10: QUIC comes to the listener \"both\", and is not terminated here; {instead}"
+            ),
+        ),
+        (
+            format!("action = \"terminate\"\n{http}\ntransport = \"quic\""),
+            "9:10: QUIC comes to the listener \"both\", and is not terminated here; expected a \
+             splice or a refuse rule"
+                .to_owned(),
+        ),
+        (
+            "action = \"hold\"\nupstream = \"{sni}:443\"".to_owned(),
+            format!("9:10: QUIC comes to the listener \"both\", and is not held here; {instead}"),
+        ),
+        (
+            "action = \"splice\"\nupstream = \"a:1\"\nproxy_protocol = \"v2\"".to_owned(),
+            format!(
+                "11:1: QUIC comes to the listener \"both\", and a datagram has no PROXY header; \
+                 {instead}"
+            ),
+        ),
+        (
+            "action = \"refuse\"\ntransport = \"quic\"\nlistener = \"tcp\"".to_owned(),
+            "10:1: no listener of this rule has `quic = true`, so it never matches".to_owned(),
+        ),
+        (
+            "action = \"refuse\"\ntransport = \"udp\"".to_owned(),
+            "10:13: \"udp\" is not a transport; expected \"quic\" or \"tcp\"".to_owned(),
+        ),
+    ] {
+        assert_eq!(rule(&keys), [expected], "{keys}");
     }
 }

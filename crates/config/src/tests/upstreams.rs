@@ -198,3 +198,61 @@ fn a_dot_at_the_end_of_a_name_makes_it_absolute() {
     );
     assert_eq!(tls.name, "app.example");
 }
+
+#[test]
+fn source_addresses_are_of_this_host_and_for_configured_upstreams() {
+    let one = "upstream = \"192.0.2.1:1\"";
+    for (keys, expected) in [
+        (format!("{one}\nsource_addresses = \"10.0.0.8\""), None),
+        (format!("{one}\nsource_addresses = [\"10.0.0.8/30\", \"10.0.0.12/32\"]"), None),
+        (
+            format!("{one}\nsource_addresses = [\"10.0.0.9\", \"10.0.0.8/30\"]"),
+            Some("6:33: 10.0.0.9 is in the list twice; that gives it no more ports"),
+        ),
+        (
+            format!("{one}\nsource_addresses = \"10.0.0.0/16\""),
+            Some("6:20: \"10.0.0.0/16\" has more than 256 addresses"),
+        ),
+        (
+            format!("{one}\nsource_addresses = [\"10.0.0.0/24\", \"10.0.1.0/24\"]"),
+            Some("6:1: 508 addresses; at most 256"),
+        ),
+        (
+            format!("{one}\nsource_addresses = \"0.0.0.0\""),
+            Some("6:20: \"0.0.0.0\" is no address that a host dials from"),
+        ),
+        (
+            format!("{one}\nsource_addresses = \"2001:db8::8\""),
+            Some("6:1: none of these is of the family of the upstream 192.0.2.1"),
+        ),
+        (
+            "upstream = \"{sni}:1\"\nsource_addresses = \"10.0.0.8\"".to_owned(),
+            Some(
+                "6:1: these are for upstreams with host and port: what clients choose is dialled \
+                 from the address that the kernel chooses",
+            ),
+        ),
+        (
+            format!("{one}\nupstream_allow = \"10.0.0.0/8\"\nsource_addresses = \"10.0.0.8\""),
+            Some(
+                "7:1: with `upstream_allow` the kernel chooses the address; leave out one \
+                 of the two",
+            ),
+        ),
+    ] {
+        assert_eq!(said_of_splice(&keys), expected.as_slice(), "{keys}");
+    }
+    let many = read(&format!(
+        "{LISTENER}[[rule]]\naction = \"splice\"\nupstream = \"app.example:1\"\n\
+         source_addresses = [\"10.0.0.8/30\", \"2001:db8::/126\"]\n"
+    ));
+    let many = many.unwrap().config;
+    let Some(Action::Splice(splice)) = many.rules.iter().next().map(|rule| rule.action) else {
+        panic!("a splice rule");
+    };
+    let sources = splice.balance.sources.iter().map(ToString::to_string);
+    assert_eq!(
+        sources.collect::<Vec<_>>(),
+        ["10.0.0.9", "10.0.0.10", "2001:db8::", "2001:db8::1", "2001:db8::2", "2001:db8::3"]
+    );
+}

@@ -70,7 +70,7 @@ pub enum NoHead {
 }
 
 impl NoHead {
-    /// The same, or a failure after an interim response: the upstream has begun to answer, and the
+    /// This failure, or one after an interim response: the upstream has begun to answer, and the
     /// client may know it, so that no other one is asked.
     pub fn after(self, has_interim: bool) -> Self {
         match self {

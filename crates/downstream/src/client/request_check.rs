@@ -28,7 +28,7 @@ pub fn check(served: &ServedConnection, request: &request::Parts) -> Result<Auth
     Ok(authority.clone())
 }
 
-/// Whether sending this request twice is harmless (RFC 9110 9.2.2) and possible.
+/// True if sending this request twice is harmless (RFC 9110 9.2.2) and possible.
 pub fn may_be_sent_again(request: &request::Parts, length: Length) -> bool {
     request.method.is_idempotent() && length == Length::Empty
 }

@@ -188,7 +188,7 @@ impl Decoding {
         if has_grown && is_full { Err(NotDecoded::NoRoom) } else { Ok(()) }
     }
 
-    /// Whether it holds much.
+    /// True if it holds much.
     fn is_large(&self) -> bool {
         self.bytes > LARGE_BYTES
     }

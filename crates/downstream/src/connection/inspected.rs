@@ -82,9 +82,10 @@ fn of_upstream(reason: &Reason) -> Option<&'static str> {
         Reason::Timeout(Limit::Connect | Limit::Upstream | Limit::UpstreamBody, _) => {
             "The server did not answer in time. Try again later."
         }
-        Reason::Dns(_) | Reason::NoAddress | Reason::Io(Peer::Upstream, _) => {
-            "The server could not be reached. Try again later."
-        }
+        Reason::Dns(_)
+        | Reason::NoAddress
+        | Reason::NoLocalPort(_)
+        | Reason::Io(Peer::Upstream, _) => "The server could not be reached. Try again later.",
         Reason::Guarded(_) | Reason::Loop(_) => "It may not connect to this server.",
         Reason::Response(_)
         | Reason::Http2(Peer::Upstream, _)

@@ -25,7 +25,7 @@ const SHOWN_MAX: usize = 400;
 pub struct ProxyRefusal<'a> {
     /// What the client asked for: `host:port`.
     pub target: &'a str,
-    /// Whether a rule or a limit refused it.
+    /// A rule or a limit refused it, or it has failed.
     pub outcome: Outcome,
     /// Why.
     pub reason: &'a Reason,
@@ -118,7 +118,7 @@ impl<'a> ProxyRefusal<'a> {
         whole_response(&format!("{} {phrase} ({summary})", status.as_str()), &fields, &text)
     }
 
-    /// The same as a response to a request for an `http://` URL, which may keep its connection.
+    /// The response to a request for an `http://` URL, which may keep its connection.
     /// `status` is that of a request that is malformed, or that memory is too short for.
     pub fn page(&self, status: StatusCode, method: &Method) -> (response::Parts, Length, Bytes) {
         let status = match self.reason.class() {

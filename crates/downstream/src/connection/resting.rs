@@ -12,6 +12,7 @@ use eyelet_http1::body::{Decoder, DecoderPlace, Encoder};
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::head::METHOD_BYTES_MAX;
 use eyelet_recoding::{RestingCodings, RestingCodingsForm};
+use eyelet_telemetry::reason::Limit;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 use eyelet_upstream::socket::tls::RestingTls;
 use eyelet_wire::websocket::{EXPORT_BYTES, FrameReader};
@@ -158,6 +159,18 @@ impl RestingState {
             Self::WebSocket(websocket) => websocket.passed,
         }
     }
+
+    /// The timeout that bounds how long nothing of it moves.
+    pub fn timeout(&self) -> RestTimeout {
+        match self {
+            Self::AwaitsHead(wait) if wait.upload == RestingUpload::Sent => RestTimeout::Upstream,
+            Self::AwaitsHead(_) => RestTimeout::Body,
+            Self::PassesDown(_, download) => {
+                RestTimeout::of_response(download.place.0, &download.received)
+            }
+            Self::WebSocket(_) | Self::Switched(_) => RestTimeout::Idle,
+        }
+    }
 }
 
 /// True if TLS goes to the upstream of an exchange in this form.
@@ -172,22 +185,43 @@ pub enum RestTimeout {
     Body,
     /// `upstream_timeout`: its request is sent, and its response has not begun.
     Upstream,
-    /// `idle_timeout`: it is a WebSocket, or has switched protocols.
+    /// `idle_timeout`: it is a WebSocket, or has switched protocols, or its response has no known
+    /// end, as an event stream. It owes nobody a byte.
     Idle,
 }
 
 impl RestTimeout {
+    /// The timeout of a response whose body is at this place, with bytes that are not decoded yet.
+    pub fn of_response(place: DecoderPlace, received: &[u8]) -> Self {
+        match place.is_open_ended() && received.is_empty() {
+            true => Self::Idle,
+            false => Self::Body,
+        }
+    }
+
     /// Reads the timeout from the form of an exchange, without a copy. `None`: it is no such form.
     pub fn of(form: &[u8]) -> Option<Self> {
         let (form, _): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form.get(1..)?).ok()?;
         Some(match form.state {
             StateV1::AwaitsHead { upload: UploadV1::Sent, .. } => Self::Upstream,
-            StateV1::AwaitsHead { .. } | StateV1::PassesDown { .. } => Self::Body,
+            StateV1::AwaitsHead { .. } => Self::Body,
+            StateV1::PassesDown { place, received, .. } => {
+                Self::of_response(place.into(), received)
+            }
             StateV1::WebSocket { .. }
             | StateV1::EndedWebSocket { .. }
             | StateV1::WebSocketBehindUpstream { .. }
             | StateV1::Switched(_) => Self::Idle,
         })
+    }
+
+    /// Its name in the access log.
+    pub fn limit(self) -> Limit {
+        match self {
+            Self::Body => Limit::Body,
+            Self::Upstream => Limit::Upstream,
+            Self::Idle => Limit::Idle,
+        }
     }
 
     /// Its value.

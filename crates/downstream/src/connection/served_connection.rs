@@ -23,13 +23,14 @@ use super::intermediary::Intermediary;
 use super::originate;
 use super::page::{page, secret_page};
 use super::refusal::ProxyRefusal;
+use super::resting::RestTimeout;
 use super::route::Route;
 use super::worker::Http;
 use crate::clock;
 use eyelet_http1::fields::{self, Requester};
 use eyelet_http1::head::Length;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, UpstreamName};
-use eyelet_telemetry::reason::{Class, Limit, Reason, Shed};
+use eyelet_telemetry::reason::{Class, Reason, Shed};
 use eyelet_upstream::Upstream;
 
 /// The time for which an exchange may hold memory that other connections need while its bodies do
@@ -266,12 +267,20 @@ impl ServedConnection {
         self.http.shared.config.http.body_timeout.min(STALLED)
     }
 
-    /// The reason to give up an exchange whose bodies have not moved since then, if there is one.
-    pub fn gives_up(&self, moved: Instant) -> Option<Reason> {
-        if clock::since(moved) >= self.http.shared.config.http.body_timeout
-            || self.http.engine.is_cutting()
-        {
-            return Some(Reason::Timeout(Limit::Body, None));
+    /// Returns how long nothing of an exchange may move.
+    pub fn idle_max(&self, timeout: RestTimeout) -> Duration {
+        let config = &self.http.shared.config;
+        match timeout {
+            RestTimeout::Body => config.http.body_timeout,
+            RestTimeout::Upstream => config.http.upstream_timeout,
+            RestTimeout::Idle => config.limits.idle_timeout,
+        }
+    }
+
+    /// The reason to give up an exchange of which nothing has moved since then, if there is one.
+    pub fn gives_up(&self, moved: Instant, timeout: RestTimeout) -> Option<Reason> {
+        if clock::since(moved) >= self.idle_max(timeout) || self.http.engine.is_cutting() {
+            return Some(Reason::Timeout(timeout.limit(), None));
         }
         self.http.engine.process.budget.is_filling(0).then_some(Reason::Shed(Shed::Stalled))
     }

@@ -5,8 +5,10 @@ use std::rc::Rc;
 use eyelet_config::{Listener, ListenerKind};
 use eyelet_engine::worker::Handle;
 pub use eyelet_engine::worker::WaitError;
+use eyelet_engine::worker::rates::HandshakeRates;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::State;
+use eyelet_telemetry::reason::RateLimit;
 
 use crate::snapshot::edge::Edge;
 
@@ -40,6 +42,28 @@ impl<'a> Active<'a> {
     /// connection it would make each task larger.
     pub fn is_plain(&self) -> bool {
         self.listener().kind == ListenerKind::Plain
+    }
+
+    /// Takes a token for a handshake.
+    ///
+    /// # Errors
+    /// The rate that is reached.
+    pub fn take_handshake(&self) -> Result<(), RateLimit> {
+        let (rates, engine) = (self.edge.rates(), &self.edge.engine);
+        // Most configurations have none.
+        if rates == HandshakeRates::default() {
+            return Ok(());
+        }
+        engine.process.handshakes.take(rates, self.info.client.ip(), engine.clock.steady_ns())
+    }
+
+    /// True if the client's source has had all of its handshakes for now.
+    pub fn has_spent_handshakes(&self) -> bool {
+        let (rates, engine) = (self.edge.rates(), &self.edge.engine);
+        rates.source.is_some() && {
+            let now_ns = engine.clock.steady_ns();
+            engine.process.handshakes.is_spent(rates, self.info.client.ip(), now_ns)
+        }
     }
 
     /// True if an alert means something to the client: it speaks TLS, and waits for nothing else.

@@ -27,7 +27,7 @@ use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_relay::held::HeldConnection;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::listing::State;
-use eyelet_telemetry::reason::{Reason, Stage};
+use eyelet_telemetry::reason::{RateLimit, Reason, Stage};
 use eyelet_tls::server::Handshake;
 
 /// accept -> peek -> decide -> act. Then the connection is parked, or this function logs its end.
@@ -62,6 +62,10 @@ async fn serve(connection: &mut Active<'_>) -> Result<(), End> {
         // Boxed, as the handshake below: a task is as large as its largest branch, and few
         // connections take this one.
         Box::pin(peek::proxy_header(connection, &mut peeked)).await?;
+    } else if connection.has_spent_handshakes() {
+        // Nothing was read, and nothing is sent: this is what costs least.
+        connection.handle.reset_client();
+        return Err(refused(Reason::Rate(RateLimit::Source)));
     }
     let listener = connection.listener();
     match listener.kind {
@@ -133,6 +137,10 @@ fn settle(
                 action::splice::splice(connection, splice, peeked, hello_bytes).await
             }
             Action::Terminate(terminate) => {
+                if let Err(rate) = connection.take_handshake() {
+                    let end = refused(Reason::Rate(rate));
+                    return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end);
+                }
                 connection.note_state(State::Handshaking);
                 let peeked = (peeked.take(), offer);
                 Box::pin(action::terminate::terminate(connection, rule, terminate, peeked)).await
@@ -141,6 +149,10 @@ fn settle(
             Action::Refuse(_) => Err(End::failed(Reason::Internal("refused without a reason"))),
         }
     }
+}
+
+fn refused(reason: Reason) -> End {
+    End { outcome: Outcome::Refused, reason }
 }
 
 /// The ruling on a held connection that may go on by its rule.

@@ -29,7 +29,7 @@ const READ_BYTES: usize = 16 << 10;
 /// How long to wait for a client's first bytes only to answer in its own protocol.
 const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
 
-/// Whether the client is a source that must send a PROXY header.
+/// True if the client is a source that must send a PROXY header.
 pub fn must_name_client(connection: &Active<'_>) -> bool {
     let client = connection.info.client.ip();
     connection.listener().proxy_protocol_from.iter().any(|net| net.contains(&client))

@@ -14,7 +14,7 @@ use eyelet_resolve::share::share;
 use eyelet_telemetry::info::{ConnectionInfo, End, UpstreamName};
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::Reason;
-use eyelet_telemetry::upstream::CountedAt;
+use eyelet_telemetry::upstream::{CountedAt, OpenExchange};
 
 use crate::path::active::Active;
 
@@ -66,7 +66,7 @@ fn connected(
     dialled: Result<Connected<Side>, Undialled>,
     waited: bool,
 ) -> Result<usize, End> {
-    let Connected { address, socket, registration, sent } = match dialled {
+    let Connected { address, socket, registration, sent, source } = match dialled {
         Ok(connected) => connected,
         Err(undialled) => {
             note(connection.info, undialled.address);
@@ -85,6 +85,7 @@ fn connected(
             .map_err(|error| End::failed(Reason::Unregistered((&error).into())))?,
     }
     note(connection.info, address);
+    connection.info.decided.counted_at = CountedAt::resting(source.into_iter().collect());
     Ok(sent)
 }
 
@@ -117,7 +118,8 @@ async fn dial_any(
         };
         let share = share(limit, passed, tried.count() == group.members.len());
         let balanced = Balanced { group, member, now_ms };
-        let options = DialOptions { balanced: Some(&balanced), ..*options };
+        let sources = member.sources.some();
+        let options = DialOptions { balanced: Some(&balanced), sources, ..*options };
         connection.handle.due_in(share.wait);
         last = match dial(connection, &target, &options).await {
             Ok(sent) => {
@@ -126,8 +128,9 @@ async fn dial_any(
                     Some(UpstreamName::Address(address)) => Some(*address),
                     _ => None,
                 };
-                connection.info.decided.counted_at =
-                    Some(CountedAt::opened(member.counters(address)));
+                let counted_at = &mut connection.info.decided.counted_at;
+                let open = member.counters(address).iter().map(OpenExchange::new).collect();
+                *counted_at = CountedAt::joined(counted_at.take(), open);
                 return Ok(sent);
             }
             Err(end) if !may_dial_another(&end.reason) => return Err(end),

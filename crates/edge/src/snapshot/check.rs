@@ -6,8 +6,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use eyelet_config::{Config, Depth, Diagnostic, Loaded, Severity};
+use eyelet_resolve::dns::secure::SecureDns;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::roots::EvidenceRoots;
+
+use crate::snapshot::sources;
 
 /// Prints the mistakes of `file`. Exits with 0, or with 2 if a mistake is an error.
 pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
@@ -27,6 +30,9 @@ pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
 fn lacks(config: &Config) -> Option<String> {
     if let Err(error) = ClientConfigs::new(config, &Arc::default(), None) {
         return Some(error.to_string());
+    }
+    if let Err(error) = SecureDns::new(&config.dns) {
+        return Some(format!("[dns] ca: {error}"));
     }
     let asks = config.policy.asks_certificate() || config.mints();
     let roots = asks.then(|| EvidenceRoots::new(config.evidence.ca.as_deref()));
@@ -68,8 +74,13 @@ fn print(
         let of_text = diagnostics.iter().filter(|found| found.line > 0 || diagnostics.len() == 1);
         of_text.filter(|found| found.severity == wanted).count()
     };
-    let (errors, warnings) = (shown(Severity::Error), shown(Severity::Warning));
+    let of_host = loaded.as_ref().map(|loaded| sources::warnings(&loaded.config));
+    let of_host = of_host.unwrap_or_default();
+    let (errors, warnings) = (shown(Severity::Error), shown(Severity::Warning) + of_host.len());
     let file = file.display();
+    for warning in of_host {
+        writeln!(out, "{file}: warning: {warning}")?;
+    }
     match loaded {
         Ok(Loaded { config, .. }) => {
             for (_, list) in config.policy.lists().iter() {

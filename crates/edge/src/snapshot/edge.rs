@@ -7,6 +7,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use eyelet_engine::worker as engine;
+use eyelet_engine::worker::rates::HandshakeRates;
 use eyelet_resolve::names::Names;
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::labels::Labels;
@@ -68,6 +69,15 @@ impl Edge {
     pub fn newer(&self) -> Option<Rc<Self>> {
         let successor = self.successor.borrow().upgrade();
         successor.filter(|successor| successor.snapshot.generation != self.snapshot.generation)
+    }
+
+    /// Handshakes a second.
+    pub fn rates(&self) -> HandshakeRates {
+        let limits = &self.snapshot.config.limits;
+        HandshakeRates {
+            process: limits.handshakes_per_second,
+            source: limits.source_handshakes_per_second,
+        }
     }
 
     /// The names of its rules and listeners for access lines.

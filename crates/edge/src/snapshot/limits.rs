@@ -45,7 +45,7 @@ impl ConnectionLimits {
         self.configured().min(self.memory).min(self.descriptors)
     }
 
-    /// Whether the file asks for more connections, with an upstream each, than this process can
+    /// True if the file asks for more connections, with an upstream each, than this process can
     /// hold.
     pub fn is_short(&self) -> bool {
         let most = self.connections_max().min(self.descriptors / CONNECTION_DESCRIPTORS);

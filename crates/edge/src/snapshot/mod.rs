@@ -6,6 +6,7 @@ pub mod edge;
 pub mod limits;
 pub mod listen;
 pub mod published;
+pub mod sources;
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,16 +25,16 @@ use eyelet_http::redirect::https_port;
 use eyelet_memory::budget::Budget;
 use eyelet_recoding::SharedDictionaries;
 use eyelet_relay::PIPES_MAX;
-use eyelet_resolve::evidence::EvidenceStore;
+use eyelet_resolve::evidence::{AuthoritiesError, EvidenceStore};
 use eyelet_resolve::loops::Loops;
 use eyelet_resolve::names::SharedNames;
 use eyelet_resolve::system::SystemDns;
 use eyelet_secrets::Secrets;
 use eyelet_sources::secrets;
+use eyelet_sys::interfaces::local_ports;
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::rule_hits::RuleHits;
 use eyelet_tls::client::ClientConfigs;
-use eyelet_tls::roots::RootsError;
 use eyelet_tls::server::{ServerConfigs, TlsError};
 use eyelet_tls::tickets::TicketKeys;
 use eyelet_trace::tracer::{PreparedTracer, TraceError};
@@ -58,9 +59,9 @@ pub enum SnapshotError {
     /// A file of a terminate rule cannot be used.
     #[error("{0}")]
     Tls(#[from] TlsError),
-    /// The roots for the certificates of destinations cannot be used.
-    #[error("[evidence] ca: {0}")]
-    Roots(#[from] RootsError),
+    /// The roots for the certificates of destinations or resolvers cannot be used.
+    #[error("{0}")]
+    Trust(#[from] AuthoritiesError),
     /// The store of dictionaries cannot be opened.
     #[error("cannot keep dictionaries: {0}")]
     Dictionaries(io::Error),
@@ -213,6 +214,7 @@ impl PreparedSnapshot {
             evidence: self.evidence,
             upstreams: Arc::new(Table::new(
                 &config,
+                local_ports().unwrap_or(usize::from(u16::MAX)),
                 earlier.map(|earlier| &*earlier.names.upstreams),
             )),
             budget: budget.clone(),

@@ -32,7 +32,7 @@ pub struct Accepting {
     /// The listening sockets. A position that an epoll token names is never another socket's while
     /// that one is registered; `None`: free.
     pub sockets: Vec<Option<ListenerSocket>>,
-    /// Whether accepting pauses, at the connection limit or out of descriptors. Checked at each
+    /// True if accepting pauses, at the connection limit or out of descriptors. Checked at each
     /// tick.
     pub paused: bool,
     /// Accepted and not begun yet, at most [`ACCEPTS`] of each listener.
@@ -126,7 +126,7 @@ impl Worker {
         true
     }
 
-    /// Whether an eighth of the descriptors is free. With less, what is only kept for later leaves
+    /// True if an eighth of the descriptors is free. With less, what is only kept for later leaves
     /// them to new connections.
     pub fn has_plenty_descriptors(&self) -> bool {
         let max = self.settings.get().descriptors_max;

@@ -52,7 +52,7 @@ pub(crate) fn idle_for(worker: &Worker, relay: &mut Relay, settled: bool) -> Dur
     wait_for((worker, &worker.settings.get()), relay, settled)
 }
 
-/// The same by these settings.
+/// That time by these settings.
 pub(crate) fn wait_for(
     (worker, settings): (&Worker, &Settings),
     relay: &mut Relay,

@@ -91,12 +91,12 @@ pub(crate) fn with_exchange(worker: &Rc<Worker>) -> (Key, OwnedFd) {
     parked(worker, Relay::Terminate(Terminated { session, flow }))
 }
 
-/// The same with a state of the program.
+/// A parked connection with a state of the program.
 pub(crate) fn with_state(worker: &Rc<Worker>, state: &[u8]) -> Key {
     with_state_and_client(worker, PackedBytes::own(state)).0
 }
 
-/// The same. Returns its client, too.
+/// Makes that one. Returns its client, too.
 fn with_state_and_client(worker: &Rc<Worker>, state: PackedBytes) -> (Key, OwnedFd) {
     let secrets = ([1; 32], [2; 32]);
     let suite = Suite::Aes128Gcm;

@@ -227,12 +227,12 @@ impl Peer {
         self.is_gone |= self.fd.take().is_some();
     }
 
-    /// Whether nothing more comes from the edge.
+    /// True if nothing more comes from the edge.
     pub fn is_ended(&self) -> bool {
         self.end.is_some() || self.said_at_end().is_some()
     }
 
-    /// Whether all that it has sent is written, and complete.
+    /// True if all that it has sent is written, and complete.
     pub fn has_written_all(&self) -> bool {
         self.outbox.is_empty() && !self.is_gone && !self.is_faulty
     }
@@ -241,7 +241,7 @@ impl Peer {
         self.tls.as_ref().and_then(|client| client.said)
     }
 
-    /// Whether the edge has closed its socket.
+    /// True if the edge has closed its socket.
     pub fn is_closed_by_edge(&self) -> bool {
         self.fd.as_ref().is_none_or(|fd| {
             socket::send(fd, b"x").is_err_and(|error| error.kind() != ErrorKind::WouldBlock)

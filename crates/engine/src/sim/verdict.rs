@@ -110,7 +110,7 @@ fn got_all(peer: &Peer) -> bool {
     }
 }
 
-/// Whether an event of the run explains this end.
+/// True if an event of the run explains this end.
 fn is_excused(entry: &LogEntry, connection: &Connection, weather: &Weather) -> bool {
     let Connection { plan, client, upstream, .. } = connection;
     match &entry.reason {

@@ -69,7 +69,7 @@ impl ConnectionTable {
         })
     }
 
-    /// Whether no connection is left.
+    /// True if no connection is left.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }

@@ -40,7 +40,7 @@ impl Stream {
         }
     }
 
-    /// The same stream after other bytes.
+    /// This stream after other bytes.
     pub fn behind(&self, flights: Vec<u8>) -> Self {
         let offset = (self.offset + PERIOD - flights.len() % PERIOD) % PERIOD;
         Self { flights, offset }

@@ -20,7 +20,7 @@ pub struct Clock {
     ahead_ms: Cell<i64>,
 }
 
-/// Whether the event loop is in an iteration, which needs the time once.
+/// The state of an iteration of the event loop, which needs the time once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Iteration {
     /// It is in none: each caller reads the clock.
@@ -50,7 +50,7 @@ impl Clock {
         self.steady_ns() / NS_PER_MS
     }
 
-    /// The same in nanoseconds: they fit until 2554.
+    /// [`Self::steady_ms`] in nanoseconds: they fit until 2554.
     #[inline]
     pub fn steady_ns(&self) -> u64 {
         self.began_unix_ns + self.iteration_ns()
@@ -67,7 +67,7 @@ impl Clock {
         now_ns
     }
 
-    /// The same, but what an iteration of the event loop does has one time.
+    /// Nanoseconds on the steady clock, with one time for an iteration of the event loop.
     #[inline]
     pub fn iteration_ns(&self) -> u64 {
         match self.iteration.get() {

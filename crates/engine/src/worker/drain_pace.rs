@@ -56,7 +56,7 @@ impl DrainPace {
         }
     }
 
-    /// Whether pairs end, too.
+    /// True if pairs end, too.
     pub fn is_last_part(&self) -> bool {
         self.last.is_none()
     }

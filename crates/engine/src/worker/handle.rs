@@ -89,7 +89,7 @@ impl Handle {
         poll_fn(|task| self.poll_ready(task, sides, bits)).await
     }
 
-    /// The same as a poll function.
+    /// [`Self::ready`] as a poll function.
     pub fn poll_ready(
         &self,
         task: &mut Context<'_>,
@@ -121,7 +121,7 @@ impl Handle {
         }
     }
 
-    /// Whether any of `bits` was reported on a side and is not used up.
+    /// True if any of `bits` was reported on a side and is not used up.
     pub fn has(&self, side: Side, bits: u8) -> bool {
         let mut table = self.worker.table.borrow_mut();
         table.slot(self.key).is_some_and(|slot| slot.ready.any(side, bits))
@@ -138,7 +138,7 @@ impl Handle {
         }
     }
 
-    /// Whether the drain has come to this connection, or an operator has ended it. A task that
+    /// True if the drain has come to this connection, or an operator has ended it. A task that
     /// waits is woken then.
     pub fn is_to_end(&self) -> bool {
         self.why_end().is_some()
@@ -179,7 +179,7 @@ impl Handle {
         self.recv_from(CLIENT, into, max).await
     }
 
-    /// The same from either side.
+    /// Reads from either side.
     pub async fn recv_from(
         &self,
         side: Side,
@@ -332,7 +332,7 @@ impl Handle {
         socket::peer_cgroup(&table.slot(self.key)?.client, pid)
     }
 
-    /// Whether the client has not reset its connection yet.
+    /// True if the client has not reset its connection yet.
     pub fn is_connected(&self) -> bool {
         let mut table = self.worker.table.borrow_mut();
         table.slot(self.key).is_some_and(|slot| socket::is_connected(&slot.client))

@@ -40,6 +40,7 @@ pub(crate) mod memory_wait;
 mod parked_waker;
 mod process;
 pub(crate) mod queues;
+pub mod rates;
 mod registration;
 mod run_queue;
 pub mod source;

@@ -9,6 +9,8 @@ use eyelet_memory::budget::Budget;
 use eyelet_sys::socket;
 use tokio::sync::watch;
 
+use crate::worker::rates::HandshakeBuckets;
+
 /// Limits that the configuration sets for the event loop. A reload may change them.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -185,13 +187,16 @@ pub struct Process {
     pub descriptors_max: AtomicUsize,
     /// The number of workers.
     pub workers: AtomicUsize,
+    /// The tokens of handshakes.
+    pub handshakes: HandshakeBuckets,
 }
 
 impl Process {
     /// No connection yet.
-    pub const fn new(budget: Arc<Budget>) -> Self {
+    pub fn new(budget: Arc<Budget>) -> Self {
         let [open, descriptors, descriptors_max, workers] = [const { AtomicUsize::new(0) }; 4];
-        Self { open, budget, descriptors, descriptors_max, workers }
+        let handshakes = HandshakeBuckets::default();
+        Self { open, budget, descriptors, descriptors_max, workers, handshakes }
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tracing::Level;
 
 use crate::command::train::{self, DictionaryCommand};
-use crate::command::{demo, explain, held, local, passwd, run, sandbox};
+use crate::command::{demo, doctor, explain, held, local, passwd, run, sandbox};
 use crate::process::control::Control;
 use crate::process::diagnostics::{self, Diagnostics};
 use crate::process::serve::Running;
@@ -95,6 +95,27 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Put TLS in front of applications that run already
     Proxy(Box<run::ProxyArgs>),
+    /// Show the names that `eyelet run` and `eyelet proxy` serve at their shared port
+    ///
+    /// Prints a line for each: its URL, where its application listens, the process that serves it,
+    /// and the folder where that was started. Exit status: 0, or 1 if an edge does not answer.
+    List,
+    /// Say what keeps local HTTPS from working on this machine, and how to mend it
+    ///
+    /// Prints a line for each thing: ok, note, bad, or none for a program that is not here. Below
+    /// what is bad is the command that mends it. Exit status: 0 if nothing is bad, else 1.
+    Doctor(doctor::DoctorArgs),
+    /// End the `eyelet run` or `eyelet proxy` that has this name
+    ///
+    /// As SIGTERM does: an application has 10 s to end. Exit status: 0 when it has ended, or 1 if
+    /// none has this name.
+    Stop(run::StopArgs),
+    /// Be the edge of all projects of this user; `eyelet run` starts it
+    #[command(name = run::shared::place::COMMAND, hide = true)]
+    SharedEdge {
+        /// The path of the socket that is the standard input
+        socket: PathBuf,
+    },
     /// Run a command whose only way out is a list of names
     ///
     /// Needs no root, no firewall rules and no proxy variables: the command gets a network of its
@@ -175,6 +196,10 @@ pub fn run() -> ExitCode {
         // It must have one thread.
         return eyelet_sandbox::run_inside(channel);
     }
+    if let Command::SharedEdge { socket } = cli.command {
+        // What it logs goes to the projects.
+        return run::shared::serve(socket);
+    }
     let level = match cli.command {
         Command::Sandbox(_) | Command::Run(_) | Command::Proxy(_) | Command::Demo(_) => Level::WARN,
         _ => Level::INFO,
@@ -201,6 +226,10 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Explain(args) => explain::explain(&args, &mut io::stdout()),
         Command::Run(args) => run::run(&args, diagnostics),
         Command::Proxy(args) => run::proxy(&args, diagnostics),
+        Command::List => run::list(&mut io::stdout()),
+        Command::Stop(args) => run::stop(&args),
+        Command::Doctor(args) => doctor::doctor(&args, &mut io::stdout()),
+        Command::SharedEdge { socket } => run::shared::serve(socket),
         Command::Sandbox(args) => sandbox::run(&args, diagnostics),
         Command::Learn(args) => sandbox::learn(&args, &mut io::stdout()),
         Command::Dictionary(command) => train::run(&command, &mut io::stdout()),

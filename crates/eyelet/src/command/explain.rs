@@ -11,7 +11,7 @@ use eyelet_policy::{
     Verdict,
 };
 use eyelet_wire::connect::{self, Target};
-use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault, protocol_names};
+use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault, Transport, protocol_names};
 use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::version::{self, TLS12};
 
@@ -37,6 +37,10 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     let args = &mut args.clone();
     if let Err(why) = given::complete(args, out)? {
         writeln!(out, "--log-line: {why}")?;
+        return Ok(false);
+    }
+    if let Err(why) = quic::take(args, config, out)? {
+        writeln!(out, "--quic: {why}")?;
         return Ok(false);
     }
     let Some(listener) = find_listener(args, config) else {
@@ -107,6 +111,7 @@ fn known(args: &ExplainArgs, listener: u16) -> Facts<'_> {
             client_cert: args.client_cert.as_deref(),
             cgroup: args.peer_cgroup.as_deref(),
         },
+        transport: args.transport,
         destination,
         ..Facts::new(listener, peer.unwrap_or(args.client))
     }
@@ -221,6 +226,10 @@ fn print(given: &Given<'_>, verdict: Verdict, out: &mut impl Write) -> io::Resul
             }
             _ => writeln!(out, "alert:   {} ({})", alert.name(), alert.code())?,
         }
+        if facts.transport == Transport::Quic {
+            let code = eyelet_quic::crypto_error(alert);
+            writeln!(out, "answer:  CONNECTION_CLOSE with code {code:#x}")?;
+        }
     } else if let (Some(Action::Splice(splice)), Some(name)) =
         (rule.map(|rule| rule.action), facts.hello.and_then(|hello| hello.host_name()))
         && splice.upstream == SpliceUpstream::Destination
@@ -324,6 +333,7 @@ fn fact_text(matcher: Matcher, facts: &Facts<'_>, config: &Config) -> String {
     match matcher {
         Matcher::Listener => config.listeners[usize::from(facts.listener)].called(),
         Matcher::Client => facts.client.to_string(),
+        Matcher::Transport => format!("\"{}\"", facts.transport),
         Matcher::Connect => facts
             .connect
             .map_or_else(|| "a connection without CONNECT".to_owned(), |target| target.to_string()),
@@ -409,6 +419,7 @@ fn find_listener(args: &ExplainArgs, config: &Config) -> Option<u16> {
         let asked = args.connect.is_some();
         let is_local = args.peer_uid.is_some() || args.peer_cgroup.is_some();
         let fits = |listener: &Listener| match listener.kind {
+            _ if args.transport == Transport::Quic && !listener.quic => false,
             _ if is_local && !listener.address.is_unix() => false,
             _ if args.proxy_user.is_some() && listener.users.is_none() => false,
             _ if args.client_cert.is_some() && listener.proxy_protocol_from.is_empty() => false,
@@ -437,6 +448,8 @@ mod args;
 mod evidence;
 mod given;
 mod guard;
+mod pcap;
+mod quic;
 mod requests;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod demo;
+pub mod doctor;
 pub mod explain;
 pub mod held;
 pub mod local;

@@ -34,6 +34,7 @@ use eyelet_edge::snapshot::Snapshot;
 use eyelet_edge::snapshot::published::Published;
 
 mod certificates;
+mod sources;
 
 /// The time that the list of what an upgrade leaves may take: an upgrade waits for it.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -272,9 +273,11 @@ impl Answers for EdgeAnswers {
         let help = "The configuration's number.";
         metrics.gauge("configuration_generation", help, snapshot.generation);
         self.soonest(&snapshot).write(metrics);
+        write_revocations(metrics, &snapshot);
         held::write(metrics, &snapshot.holds);
         write_memory(metrics, &snapshot);
         write_upstreams(metrics, &snapshot);
+        sources::write(metrics, &snapshot);
         write_rules(metrics, &snapshot);
     }
 
@@ -389,6 +392,19 @@ fn held_of(
     (kinds, anonymous.saturating_sub(counted))
 }
 
+/// Writes when the first revocation list expires, and how many certificates are on all of them.
+fn write_revocations(metrics: &mut Metrics, snapshot: &Snapshot) {
+    let known = snapshot.tls.revocations();
+    let name = "revocation_list_soonest_expiry_timestamp_seconds";
+    let help = "The first revocation list of clients expires.";
+    let mut soonest = metrics.family(MetricKind::Gauge, name, help);
+    if let Some((expiry, _)) = known {
+        soonest.sample(&[], expiry);
+    }
+    let entries = known.map_or(0, |(_, entries)| entries);
+    metrics.gauge("revoked_certificates", "Certificates on revocation lists.", entries);
+}
+
 fn write_upstreams(metrics: &mut Metrics, snapshot: &Snapshot) {
     let members = &snapshot.names.upstreams;
     let mut up = metrics.family(MetricKind::Gauge, "upstream_up", "1: the upstream is up.");
@@ -423,7 +439,8 @@ fn upstreams(snapshot: &Snapshot) -> Value {
             "downs": counters.downs.load(Relaxed),
         })
     });
-    json!({ "upstreams": members.collect::<Vec<_>>() })
+    let sources = sources::document(&snapshot.names.upstreams);
+    json!({ "upstreams": members.collect::<Vec<_>>(), "sources": sources })
 }
 
 fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {

@@ -463,7 +463,12 @@ fn names(file: &Path) -> io::Result<[String; 2]> {
 }
 
 fn name(path: &Path) -> String {
-    let digest = digest(&SHA256, path.as_os_str().as_bytes());
+    digest_name(path.as_os_str().as_bytes())
+}
+
+/// A file's name for what belongs to these bytes.
+pub fn digest_name(bytes: &[u8]) -> String {
+    let digest = digest(&SHA256, bytes);
     let mut name = String::new();
     // Writing into a string cannot fail.
     digest.as_ref().iter().take(NAME_BYTES).for_each(|byte| _ = write!(name, "{byte:02x}"));

@@ -74,7 +74,14 @@ pub struct Diagnostics {
 /// The thread cannot be started, or standard error is closed.
 pub fn start(level: Level) -> io::Result<Diagnostics> {
     // A descriptor of its own: a write that is stuck must not hold the lock of std's stderr.
-    let out = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    start_to(level, File::from(io::stderr().as_fd().try_clone_to_owned()?))
+}
+
+/// The same with another output. Each call of its `write` has whole lines.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn start_to(level: Level, out: impl Write + Send + 'static) -> io::Result<Diagnostics> {
     let diagnostics = Diagnostics::new(out)?;
     let wanted = std::env::var_os(FILTER);
     let read = wanted.as_deref().and_then(|wanted| wanted.to_str()?.parse().ok());

@@ -196,7 +196,7 @@ pub enum HandoverError {
 }
 
 impl HandoverError {
-    /// The same error where no other process is at fault, but what a service manager keeps.
+    /// This error where no other process is at fault, but what a service manager keeps.
     pub fn of_store(self) -> Self {
         match self {
             Self::Channel(error) => Self::Stored(error),
@@ -204,7 +204,7 @@ impl HandoverError {
         }
     }
 
-    /// Whether the other process has closed its end of the channel.
+    /// True if the other process has closed its end of the channel.
     pub fn is_closed(&self) -> bool {
         matches!(self, Self::Channel(error) if is_closed(error))
     }

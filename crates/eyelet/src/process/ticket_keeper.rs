@@ -69,7 +69,7 @@ impl TicketKeeper {
         Ok(keeper)
     }
 
-    /// Whether the thread has ended, which only a failure causes.
+    /// True if the thread has ended, which only a failure causes.
     pub fn has_died(&self) -> bool {
         self.thread.is_finished()
     }

@@ -61,7 +61,7 @@ impl Scene {
         Offer::new(&self.pki).connect(self.edge.address(), "app.test")
     }
 
-    /// The same where a hello has little time: whom a slow machine made late comes again.
+    /// TLS where a hello has little time: whom a slow machine made late comes again.
     fn tls_in_time(&self) -> Tls {
         let offer = Offer::new(&self.pki);
         until("a hello in time", || offer.try_connect(self.edge.address(), "app.test").ok())

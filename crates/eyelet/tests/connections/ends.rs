@@ -101,7 +101,7 @@ fn sigterm_is_heard_in_the_middle_of_a_reload() {
     });
 }
 
-/// Whether the edge has the thread that reads a configuration.
+/// True if the edge has the thread that reads a configuration.
 fn is_reading(edge: &Edge) -> bool {
     let tasks = fs::read_dir(format!("/proc/{}/task", edge.pid().as_raw_nonzero())).unwrap();
     let mut names =

@@ -201,7 +201,7 @@ fn versioned_echo(pki: &Pki, names: &[&str], versions: Versions) -> Upstream {
     slow_echo(pki, names, versions, Duration::ZERO)
 }
 
-/// The same of a server that begins so late.
+/// An echo server that begins so late.
 fn slow_echo(pki: &Pki, names: &[&str], versions: Versions, wait: Duration) -> Upstream {
     let leaf = pki.server("origin", names, Kind::P256);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -416,7 +416,7 @@ fn a_wait_for_other_handshakes_is_no_fault_of_the_destination() {
     drop(crowd);
 }
 
-/// The same of a name: who has waited for other questions has the whole time for the answer.
+/// A name is not at fault: who has waited for other questions has the whole time for the answer.
 #[test]
 fn a_wait_for_other_questions_is_no_fault_of_the_name() {
     let late = Says::Late(Duration::from_secs(1), vec![HOME.parse().unwrap()]);

@@ -74,7 +74,7 @@ impl Fleet {
         Clients { configs: [offer(TLS13), offer(TLS12)], last: None, edge: 0 }
     }
 
-    /// Whether the log of one edge has this.
+    /// True if the log of one edge has this.
     fn has_logged(&self, text: &str) -> bool {
         self.edges.iter().any(|edge| edge.log().contains(text))
     }

@@ -199,7 +199,7 @@ fn openssl_sees_the_name_that_we_see() {
     assert!(named > hellos.len() / 4, "{named} of {}", hellos.len());
 }
 
-/// Whether a server with OpenSSL behind us would be reached by the name that we decided by, or
+/// True if a server with OpenSSL behind us would be reached by the name that we decided by, or
 /// not at all.
 fn agree(ours: &Peek<'_>, theirs: &str) -> bool {
     if theirs.starts_with("refused") {

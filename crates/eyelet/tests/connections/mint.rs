@@ -22,7 +22,7 @@ use crate::support::{
 pub const MINT: &str = "[[rule]]\nname = \"mint\"\naction = \"terminate\"\n\
     certificate = \"mint\"\nmint_ca = \"mint.pem\"\nmint_key = \"mint.key\"\n\
     upstream = \"destination\"\nupstream_ca = \"ca.pem\"\n";
-/// The same for clients that choose their destinations freely.
+/// Internal networks for clients that choose their destinations freely.
 pub const ALLOWED: &str = "upstream_allow = \"127.0.0.0/8\"\n";
 /// Origins have time on a busy machine.
 pub const EVIDENCE: &str = "[evidence]\nca = \"ca.pem\"\ntimeout = \"20s\"\n";
@@ -90,7 +90,7 @@ impl Minting {
         handshake(offer.config(), self.directed(origin), "app.test")
     }
 
-    /// The same before its handshake.
+    /// Such a client before its handshake.
     pub fn directed(&self, origin: SocketAddr) -> TcpStream {
         let mut client = self.edge.connect();
         let from = client.local_addr().unwrap().port();

@@ -227,7 +227,7 @@ const HOSTS: &str = "127.0.0.1 localhost app.localhost api.localhost app.example
     20.0.0.10 packages.example files.packages.example other.example nobody.example\n\
     20.0.0.10 a.mirror.example\n";
 
-/// Whether a line is the one of the page.
+/// True if a line is the one of the page.
 fn same_line(shown: &str, printed: &str) -> bool {
     let mut parts = shown.split("...");
     let Some(mut rest) = printed.strip_prefix(parts.next().unwrap_or_default()) else {
@@ -242,7 +242,7 @@ fn same_line(shown: &str, printed: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Whether these lines are those of the page.
+/// True if these lines are those of the page.
 fn same(shown: &[String], printed: &[&str]) -> bool {
     let Some((first, rest)) = shown.split_first() else { return printed.is_empty() };
     if first == "..." {

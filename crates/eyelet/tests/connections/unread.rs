@@ -20,7 +20,7 @@ const READERS: usize = 8;
 /// What a client of a document in pieces may hold: a piece as objects, as text and in the server's
 /// buffer, and what the heap keeps beside them. A whole document has 800 KB.
 const PIECES_BYTES: u64 = 256 << 10;
-/// The same for `/metrics` and `/events`. The server holds one or two whole documents of these.
+/// Such bytes for `/metrics` and `/events`. The server holds one or two whole documents of these.
 const WHOLE_BYTES: u64 = 2 << 20;
 
 fn rules(pki: &Pki) -> String {

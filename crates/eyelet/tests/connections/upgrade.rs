@@ -92,7 +92,7 @@ impl Scene {
         self.upgrade_by(&[])
     }
 
-    /// The same, and waits until the earlier process ends: all that it had has moved. A connection
+    /// Upgrades, and waits until the earlier process ends: all that it had has moved. A connection
     /// that was asked a moment ago may move a little later than others, and is not among those that
     /// are counted.
     pub fn upgrade_whole(&mut self) {
@@ -106,7 +106,7 @@ impl Scene {
         }
     }
 
-    /// The same with these arguments more.
+    /// Upgrades with these arguments more.
     pub fn upgrade_by(&mut self, more: &[&str]) -> usize {
         let said = until("the earlier process to leave", || {
             let said = output(self.command("upgrade").args(more));

@@ -33,7 +33,7 @@ const CHAT: &[u8] = b"GET /chat HTTP/1.1\r\nHost: app.test\r\nConnection: Upgrad
 const GOING_AWAY: [u8; 4] = [0x88, 2, 0x03, 0xe9];
 /// A frame of a client: "Hello", masked (RFC 6455 5.7).
 const HELLO: [u8; 11] = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
-/// The same of a server.
+/// That frame of a server.
 const HELLO_BACK: [u8; 7] = [0x81, 0x05, 0x48, 0x65, 0x6c, 0x6c, 0x6f];
 
 /// An edge before an application that sends `first` after the head of a request, then what the test

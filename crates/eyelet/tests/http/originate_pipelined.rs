@@ -25,7 +25,7 @@ impl Pipelined {
         Self::at("127.0.0.1", answer)
     }
 
-    /// The same with an upstream that is given by this host.
+    /// Such an edge with an upstream that is given by this host.
     fn at(host: &str, answer: impl Fn(Asked) -> Answer + Send + Sync + 'static) -> Self {
         let pki = Pki::new();
         let app = two::app(100, Some(pki.server("app", &["app.test"], Kind::P256)), answer);

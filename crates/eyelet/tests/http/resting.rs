@@ -162,17 +162,27 @@ fn a_client_that_leaves_a_response_at_rest_is_noticed() {
     assert_eq!(said["outcome"], "left", "{said}");
 }
 
-/// Also the time at rest counts.
+/// Also the time at rest counts. An event stream that says nothing is no body that stalls.
 #[test]
-fn a_response_at_rest_is_bounded_by_body_timeout() {
-    let mut begun = Begun::new(CHUNKED, "[http]\nbody_timeout = \"4s\"\n");
-    begun.rests();
-    let mut rest = Vec::new();
-    assert!(begun.client.read_to_end(&mut rest).is_err() && rest.is_empty());
-    let said = begun.access_line();
-    assert_eq!(said["reason"], "body_timeout", "{said}");
-    let ms = said["duration_ms"].as_u64().unwrap();
-    assert!((4_000..20_000).contains(&ms), "{ms}");
+fn a_response_at_rest_is_bounded_by_its_timeout() {
+    let rows = [
+        (LENGTH, "body_timeout", "[http]\nbody_timeout = \"4s\"\n"),
+        (
+            CHUNKED,
+            "idle_timeout",
+            "[limits]\nidle_timeout = \"4s\"\n[http]\nbody_timeout = \"1s\"\n",
+        ),
+    ];
+    for (fields, reason, timeouts) in rows {
+        let mut begun = Begun::new(fields, timeouts);
+        begun.rests();
+        let mut rest = Vec::new();
+        assert!(begun.client.read_to_end(&mut rest).is_err() && rest.is_empty());
+        let said = begun.access_line();
+        assert_eq!(said["reason"], reason, "{said}");
+        let ms = said["duration_ms"].as_u64().unwrap();
+        assert!((4_000..20_000).contains(&ms), "{ms}");
+    }
 }
 
 #[test]

@@ -234,7 +234,7 @@ fn a_client_of_http1_rests_on_a_shared_upstream() {
 /// The client's reset, its deadline and an operator end a stream at rest: the upstream hears it.
 #[test]
 fn an_end_at_rest_resets_the_stream_of_the_upstream() {
-    let (scene, app) = scene("[http]\nbody_timeout = \"6s\"\n");
+    let (scene, app) = scene("[limits]\nidle_timeout = \"6s\"\n");
     run(async {
         let mut two = scene.web.connect_two().await;
         let mut begun = Vec::new();
@@ -261,7 +261,7 @@ fn an_end_at_rest_resets_the_stream_of_the_upstream() {
         assert_eq!(app.reset(3).await[2], h2::Reason::CANCEL);
     });
     assert_eq!(scene.web.request_line("/events")["outcome"], "left");
-    assert_eq!(scene.web.request_line("/events/late")["reason"], "body_timeout");
+    assert_eq!(scene.web.request_line("/events/late")["reason"], "idle_timeout");
     let ended = scene.web.request_line("/events/ended");
     assert_eq!(ended["reason"], "ended by an operator");
     assert_eq!(ended["upstream"], scene.web.app.address.to_string());

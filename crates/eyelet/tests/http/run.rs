@@ -470,18 +470,18 @@ fn an_orphan_is_reaped_while_the_application_lives() {
     assert_eq!(run.end(Signal::TERM).status.code(), Some(143));
 }
 
+/// Each authority has an edge of its own.
 #[test]
 fn a_taken_port_is_followed_by_a_free_one() {
     let folder = Folder::new();
-    let authority = folder.path().join("authority");
-    let start = || {
+    let start = |authority| {
         let mut command = edge::eyelet(&folder);
-        command.arg("run").arg("--ca-folder").arg(&authority);
+        command.arg("run").arg("--ca-folder").arg(folder.path().join(authority));
         let mut talk = Talk::start(command.args(["--", "sleep", "600"]));
         talk.hear("certificate: ");
         talk
     };
-    let (first, second) = (start(), start());
+    let (first, second) = (start("one"), start("two"));
     let url =
         |talk: &Talk| talk.said().lines().find(|line| line.contains("https://")).map(String::from);
     assert_ne!(url(&first), url(&second));
@@ -499,7 +499,7 @@ fn without_files_the_local_authority_signs() {
     let authority = folder.path().join("authority");
     let mut command = edge::eyelet(&folder);
     command.args(["run", "--listen", "127.0.0.1:0", "--ca-folder"]).arg(&authority);
-    command.args(["--", "node", &program("app.js"), "port", ""]);
+    command.args(["--name", "app.localhost", "--", "node", &program("app.js"), "port", ""]);
     let mut talk = Talk::start(&mut command);
     talk.hear("the command listens on");
     let said = talk.said();
@@ -622,8 +622,9 @@ fn a_certificate_for_another_name_is_said() {
     let mut talk = Talk::start(&mut command(&pki, "proxy", &["other.test=127.0.0.1:1"]));
     talk.hear("edge.pem; clients refuse it for other.test: it is for ");
     assert!(!talk.said().contains("start with"), "{}", talk.said());
-    let mut talk = Talk::start(&mut command(&pki, "run", &["--", "sleep", "600"]));
-    talk.hear("edge.pem; clients refuse it for app.localhost: it is for ");
+    let options = ["--name", "other.localhost", "--", "sleep", "600"];
+    let mut talk = Talk::start(&mut command(&pki, "run", &options));
+    talk.hear("edge.pem; clients refuse it for other.localhost: it is for ");
     talk.hear(": start with --name app.test");
     pki.server("edge", &[], Kind::P256);
     let mut talk = Talk::start(&mut command(&pki, "proxy", &["other.test=127.0.0.1:1"]));

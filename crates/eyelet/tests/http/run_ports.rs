@@ -42,6 +42,9 @@ impl Alone {
             command.args(["setpriv", "--bounding-set=-net_bind_service"]);
         }
         let mut words = line.split(' ');
+        // Its name is that of the URL.
+        std::fs::create_dir(folder.path().join("app")).unwrap();
+        command.current_dir(folder.path().join("app"));
         command.arg(env!("CARGO_BIN_EXE_eyelet")).args(words.next());
         command.arg("--ca-folder").arg(folder.path().join("authority")).args(words);
         command.env("XDG_RUNTIME_DIR", folder.path());

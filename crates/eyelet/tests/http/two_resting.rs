@@ -324,7 +324,7 @@ async fn gone(mut app: TcpStream) -> usize {
 /// Its frames are answered where they are, and no stream's time begins anew by them.
 #[test]
 fn pings_do_not_wake_it_and_a_stream_is_bounded_by_its_own_time() {
-    let scene = Scene::new("[http]\nbody_timeout = \"6s\"\n");
+    let scene = Scene::new("[limits]\nidle_timeout = \"6s\"\n[http]\nbody_timeout = \"1s\"\n");
     run(async {
         let config = Offer { alpn: &["h2"], ..Offer::new(&scene.web.pki) }.config();
         let socket = tokio::net::TcpStream::connect(scene.web.edge.address()).await.unwrap();
@@ -346,7 +346,7 @@ fn pings_do_not_wake_it_and_a_stream_is_bounded_by_its_own_time() {
         ping.abort();
     });
     let said = scene.web.request_line("/events");
-    assert_eq!(said["reason"], "body_timeout", "{said}");
+    assert_eq!(said["reason"], "idle_timeout", "{said}");
 }
 
 /// The deadline of each stream follows a reload, although the connection has one for all.
@@ -356,11 +356,10 @@ fn a_reload_of_body_timeout_reaches_streams_at_rest() {
     run(async {
         let mut two = scene.web.connect_two().await;
         let mut chat = scene.chat(&mut two).await;
-        let mut events = scene.ask(&mut two, EVENTS).await;
-        events.event("data: 1\n\n").await;
+        let mut file = scene.ask(&mut two, "Content-Length: 12\r\n").await;
         scene.rest(1).await;
         scene.web.reload("\"30m\"", "\"3s\"");
-        let cut = events.receive.data().await.unwrap().unwrap_err();
+        let cut = file.receive.data().await.unwrap().unwrap_err();
         assert_eq!(cut.reason(), Some(h2::Reason::INTERNAL_ERROR), "{cut}");
         scene.rest(1).await;
         chat.hear("\u{1}\u{1}a").await;

@@ -193,7 +193,7 @@ impl Scene {
         self.half_open_at(0, count, bytes, answer)
     }
 
-    /// The same at another listener.
+    /// Opens them at another listener.
     fn half_open_at(
         &self,
         listener: usize,
@@ -422,7 +422,7 @@ fn clients_that_read_a_little() {
     });
 }
 
-/// The same without TLS of the edge's.
+/// Such clients without TLS of the edge's.
 #[test]
 fn spliced_clients_that_read_a_little() {
     let _permit = permit(2 * WAVES * WAVE);
@@ -457,7 +457,7 @@ fn uploads_to_a_stalled_upstream() {
     scene.accounts();
 }
 
-/// The same without TLS of the edge's.
+/// Such uploads without TLS of the edge's.
 #[test]
 fn spliced_uploads_to_a_stalled_upstream() {
     let _permit = permit(sized(4_000));

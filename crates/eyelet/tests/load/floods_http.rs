@@ -48,7 +48,7 @@ const ENDLESS: Manner = Manner::Download {
     head: "HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 1000000000000\r\n\r\n",
     piece: PAGE,
 };
-/// The same as text: each piece is coded to nearly nothing.
+/// Such a download as text: each piece is coded to nearly nothing.
 const BOMB: Manner =
     Manner::Download { head: "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", piece: PAGE };
 
@@ -76,7 +76,7 @@ impl Scene {
         Self::new(manner).strictly()
     }
 
-    /// The same scene, with 95 of a hundred newcomers served.
+    /// This scene, with 95 of a hundred newcomers served.
     pub fn strictly(self) -> Self {
         Self { newcomers_percent: 95, ..self }
     }
@@ -121,7 +121,7 @@ impl Scene {
         self.open_at(Duration::ZERO, config, count, says)
     }
 
-    /// The same, each with a pause behind it: most that was asked is answered before more is asked.
+    /// Opens them with a pause behind it: most that was asked is answered before more is asked.
     pub fn open_at(
         &self,
         pause: Duration,
@@ -258,7 +258,7 @@ fn request(method: u8, flags: u8, stream: u32) -> Vec<u8> {
     request_of(method, flags, stream, b"app.test")
 }
 
-/// The same for another authority.
+/// HEADERS for another authority.
 fn request_of(method: u8, flags: u8, stream: u32, authority: &[u8]) -> Vec<u8> {
     let length = u8::try_from(authority.len()).unwrap();
     let fields = [&[method, 0x87, 0x84, 0x41, length][..], authority].concat();
@@ -285,7 +285,7 @@ fn half_a_head() {
     drop(held);
 }
 
-/// The same beneath HTTP: a TLS record whose last byte does not come. Reading stops before records
+/// Beneath HTTP: a TLS record whose last byte does not come. Reading stops before records
 /// fill the budget, but what they have of it is wanted when many come who are slow.
 #[test]
 fn half_a_record() {
@@ -310,7 +310,7 @@ fn half_a_record() {
     drop(held);
 }
 
-/// The same by HTTP/2: HEADERS without END_HEADERS.
+/// Half a head by HTTP/2: HEADERS without END_HEADERS.
 #[test]
 fn half_a_head_by_http2() {
     let _permit = permit(sized(DESCRIPTORS));
@@ -333,7 +333,7 @@ fn downloads_that_nobody_reads() {
     drop(held);
 }
 
-/// The same by HTTP/2, a hundred streams each.
+/// Such downloads by HTTP/2, a hundred streams each.
 #[test]
 fn downloads_that_nobody_reads_by_http2() {
     let _permit = permit(sized(DESCRIPTORS));
@@ -361,7 +361,7 @@ fn pages_that_nobody_reads_by_http2() {
     drop(scene.withstands("pages by h2", flood));
 }
 
-/// The same with heads of 60 kB.
+/// Such responses with heads of 60 kB.
 #[test]
 fn long_heads_that_nobody_reads_by_http2() {
     let _permit = permit(sized(DESCRIPTORS));
@@ -373,7 +373,7 @@ fn long_heads_that_nobody_reads_by_http2() {
     drop(scene.withstands("long heads by h2", flood));
 }
 
-/// The same with interim heads: nobody has read the one when the final head comes.
+/// Such responses with interim heads: nobody has read the one when the final head comes.
 #[test]
 fn long_interim_heads_that_nobody_reads_by_http2() {
     let _permit = permit(sized(DESCRIPTORS));
@@ -494,7 +494,7 @@ fn heads_out_of_the_table_by_http2() {
     drop(scene.withstands("bombs of fields by h2", flood));
 }
 
-/// The same on a few connections of one client: it has no more than its share.
+/// Such requests on a few connections of one client: it has no more than its share.
 #[test]
 fn a_few_connections_with_heads_out_of_the_table() {
     let _permit = permit(sized(DESCRIPTORS));
@@ -544,14 +544,14 @@ fn uploads_to_a_stalled_upstream() {
     drop(scene.withstands("uploads", flood));
 }
 
-/// The same by HTTP/2, as much as the windows allow on twenty streams each, in small frames.
+/// Such uploads by HTTP/2, as much as the windows allow on twenty streams each, in small frames.
 #[test]
 fn uploads_to_a_stalled_upstream_by_http2() {
     let _permit = permit(sized(DESCRIPTORS));
     uploads_by_http2("uploads by h2", Manner::Stalled);
 }
 
-/// The same while the upstream is being dialled.
+/// Such uploads while the upstream is being dialled.
 #[test]
 fn uploads_to_an_upstream_that_does_not_accept_by_http2() {
     let _permit = permit(sized(DESCRIPTORS));

@@ -18,7 +18,7 @@ use crate::support::{Edge, Hello, Pki, Upstream, until};
 /// The slope is taken from one to two and three times as many, so that the program's own memory,
 /// and what the first connections touch of it, is not counted.
 const STEP: usize = 1_000;
-/// The same for minted certificates: each connection costs a handshake with the origin, too.
+/// Steps with minted certificates: each connection costs a handshake with the origin, too.
 const MINT_STEP: usize = 500;
 
 /// Connections of one address would take ports that a minute ago were those of other tests.
@@ -87,7 +87,7 @@ fn a_terminated_connection_costs_320_bytes() {
     assert!(each <= 320, "{each} bytes");
 }
 
-/// The same entry, with the upstream's descriptor in it.
+/// That entry, with the upstream's descriptor in it.
 #[test]
 fn a_terminated_pair_costs_450_bytes_after_an_echo() {
     let _permit = permit(6 * STEP);
@@ -151,7 +151,7 @@ fn the_first_two_hundred_clients_cost_192_kib() {
     assert!(anonymous <= 192 << 10, "{anonymous} bytes");
 }
 
-/// The same entry as that of a certificate from a file. What is known of the origin is shared, and
+/// An entry like that of a certificate from a file. What is known of the origin is shared, and
 /// the connection to it has ended.
 #[test]
 fn a_minted_connection_costs_320_bytes_after_a_request() {
@@ -176,7 +176,7 @@ fn a_minted_connection_costs_320_bytes_after_a_request() {
     assert!(each <= 320, "{each} bytes");
 }
 
-/// The same entry again: no task, no buffer, no upstream.
+/// That entry again: no task, no buffer, no upstream.
 #[test]
 fn an_http_connection_costs_320_bytes_after_a_request() {
     let _permit = permit(6 * STEP);
@@ -190,7 +190,7 @@ fn an_http_connection_costs_320_bytes_after_a_request() {
     assert!(each <= 320, "{each} bytes");
 }
 
-/// The same entry, and the exchange as bytes. Its task ends a second after its last byte, and the
+/// That entry, and the exchange as bytes. Its task ends a second after its last byte, and the
 /// memory of a burst of them goes back to the kernel although all connections stay.
 #[test]
 fn an_event_stream_costs_500_bytes() {
@@ -221,7 +221,7 @@ fn an_event_stream_costs_500_bytes() {
     });
 }
 
-/// The same entry, and the protocol's state with its tables of fields as bytes.
+/// That entry, and the protocol's state with its tables of fields as bytes.
 #[test]
 fn an_http2_connection_costs_less_than_1000_bytes_after_a_request() {
     let _permit = permit(6 * STEP);

@@ -46,7 +46,7 @@ impl Browser {
         Self::open_with(folder, &[url])
     }
 
-    /// The same with more arguments, the URL last.
+    /// A browser with more arguments, the URL last.
     pub fn open_with(folder: &Folder, arguments: &[&str]) -> Self {
         let child = chromium(folder, arguments)
             .stdin(Stdio::null())

@@ -108,7 +108,7 @@ impl<'a> Offer<'a> {
         handshake(self.config(), connect(address), name)
     }
 
-    /// The same, where it must work.
+    /// Connects, where it must work.
     pub fn connect(&self, address: SocketAddr, name: &str) -> Tls {
         self.try_connect(address, name).unwrap()
     }

@@ -135,7 +135,7 @@ impl From {
         Ok(stream)
     }
 
-    /// The same with TLS.
+    /// A socket with TLS.
     pub fn tls(self, to: SocketAddr, config: &Arc<ClientConfig>, name: &str) -> io::Result<Tls> {
         handshake(config.clone(), self.connect(to)?, name)
     }

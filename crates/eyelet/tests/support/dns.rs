@@ -95,7 +95,7 @@ impl Dns {
         self.asked.lock().unwrap().get(name).map_or(0, Vec::len)
     }
 
-    /// The same without datagrams that were sent again because no answer had come.
+    /// Questions without datagrams that were sent again because no answer had come.
     pub fn questions(&self, name: &str) -> usize {
         let asked = self.asked.lock().unwrap();
         asked.get(name).map_or(0, |ids| ids.iter().collect::<HashSet<_>>().len())

@@ -50,7 +50,7 @@ impl Edge {
         Self::spawn_to(command, listeners, Stdio::piped())
     }
 
-    /// The same with another standard output, whose lines are the caller's.
+    /// Starts it with another standard output, whose lines are the caller's.
     pub fn spawn_to(mut command: Command, listeners: usize, stdout: Stdio) -> Self {
         command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();

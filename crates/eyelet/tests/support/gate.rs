@@ -71,7 +71,7 @@ pub const LIES_REFUSED: &str = "[[rule]]\nname = \"lies\"\nsni_verified = false\
     [[rule]]\nname = \"truths\"\naction = \"splice\"\nupstream = \"destination\"\n\
     upstream_allow = \"127.0.0.0/8\"\n[evidence]\ntimeout = \"20s\"\n";
 
-/// The same where an answer does not come, and is waited for.
+/// `LIES_REFUSED` with a short wait: an answer does not come, and is waited for.
 pub fn lies_refused_soon() -> String {
     LIES_REFUSED.replace("timeout = \"20s\"", "timeout = \"1s\"")
 }

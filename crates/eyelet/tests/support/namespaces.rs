@@ -191,7 +191,7 @@ impl Origin {
         (stream, from)
     }
 
-    /// Whether nobody connects for a while.
+    /// True if nobody connects for a while.
     pub fn is_left_alone(&self, wait: Duration) -> bool {
         self.0.set_nonblocking(true).unwrap();
         thread::sleep(wait);

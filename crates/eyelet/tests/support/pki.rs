@@ -5,8 +5,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, RsaKeySize,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
+    PKCS_ECDSA_P384_SHA384, PKCS_ML_DSA_65, PKCS_RSA_SHA256, RevokedCertParams, RsaKeySize,
 };
 use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -42,6 +43,8 @@ pub enum Kind {
     P256,
     P384,
     Rsa,
+    /// ML-DSA-65 (FIPS 204).
+    MlDsa65,
 }
 
 impl Pki {
@@ -50,7 +53,7 @@ impl Pki {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, "Eyelet test authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let ca = params.self_signed(&key).unwrap();
         let pki = Self { folder: Folder::new(), ca, issuer: Issuer::new(params, key) };
         pki.folder.write("ca.pem", pki.ca.pem());
@@ -86,6 +89,34 @@ impl Pki {
         self.leaf_with(file, names, Kind::P256, change)
     }
 
+    /// A client's certificate with this serial number.
+    pub fn client_numbered(&self, file: &str, serial: u64) -> Leaf {
+        self.leaf_with(file, &["client.test"], Kind::P256, |params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            params.serial_number = Some(serial.into());
+        })
+    }
+
+    /// A list of revoked certificates that is good for so long, or has expired so long ago.
+    pub fn revoke(&self, serials: &[u64], good: Result<Duration, Duration>) -> Vec<u8> {
+        let now = SystemTime::now();
+        let revoked = serials.iter().map(|serial| RevokedCertParams {
+            serial_number: (*serial).into(),
+            revocation_time: now.into(),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let params = CertificateRevocationListParams {
+            this_update: (now - Duration::from_hours(100)).into(),
+            next_update: good.map_or_else(|ago| now - ago, |time| now + time).into(),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).unwrap().der().to_vec()
+    }
+
     /// Writes the authority itself, with its key, to NAME.pem and NAME.key of a folder.
     pub fn write_authority(&self, folder: &Folder, name: &str) {
         folder.write(&format!("{name}.pem"), self.ca.pem());
@@ -107,6 +138,7 @@ impl Pki {
             Kind::P256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
             Kind::P384 => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
             Kind::Rsa => KeyPair::from_pem(&RSA_KEY),
+            Kind::MlDsa65 => KeyPair::generate_for(&PKCS_ML_DSA_65),
         };
         let key = key.unwrap();
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();

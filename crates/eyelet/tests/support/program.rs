@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::until;
 
-/// Whether a program is there. If not, says so, and appends the line to the file that
+/// True if a program is there. If not, says so, and appends the line to the file that
 /// EYELET_SKIP_LOG names, for whoever wants none skipped.
 pub fn need(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();

@@ -29,7 +29,7 @@ impl Two {
         Self::offering(&Offer { alpn: &["h2"], ..Offer::new(pki) }, edge).await
     }
 
-    /// The same with an offer of one's own.
+    /// Connects with an offer of one's own.
     pub async fn offering(offer: &Offer<'_>, edge: SocketAddr) -> Self {
         let config = offer.config();
         let socket = tokio::net::TcpStream::connect(edge).await.unwrap();

@@ -78,12 +78,12 @@ impl Upstream {
         })
     }
 
-    /// The same behind TLS.
+    /// An echo behind TLS.
     pub fn tls_echo(leaf: Leaf) -> Self {
         Self::tls_echo_of(server_config(leaf, ALL_VERSIONS))
     }
 
-    /// The same by TLS 1.2 only.
+    /// An echo by TLS 1.2 only.
     pub fn tls12_echo(leaf: Leaf) -> Self {
         Self::tls_echo_of(server_config(leaf, TLS12))
     }
@@ -110,7 +110,7 @@ impl Upstream {
         })
     }
 
-    /// The same behind TLS.
+    /// That server behind TLS.
     pub fn https(leaf: Leaf) -> Self {
         Self::tls(leaf, |tls| _ = http(tls))
     }
@@ -120,14 +120,14 @@ impl Upstream {
         Self::tls_of(server_config(leaf, ALL_VERSIONS), answer)
     }
 
-    /// The same, choosing HTTP/2 by ALPN.
+    /// Answers so, choosing HTTP/2 by ALPN.
     pub fn tls_h2(leaf: Leaf, answer: impl Fn(&mut ServerTls) + Send + Sync + 'static) -> Self {
         let mut config = server_config(leaf, ALL_VERSIONS);
         Arc::get_mut(&mut config).unwrap().alpn_protocols = vec![b"h2".to_vec()];
         Self::tls_of(config, answer)
     }
 
-    /// The same, with so many tickets a connection.
+    /// Answers so, with so many tickets a connection.
     pub fn tls_with_tickets(
         leaf: Leaf,
         tickets: usize,

@@ -26,6 +26,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&["base64", "brotli", "bytes", "flate2", "http", "thiserror", "zstd-safe"]),
     ),
     ("crates/h2", Some(&["zeroize"])),
+    ("crates/quic", Some(&["eyelet-wire", "rustls"])),
     ("crates/record", Some(&["aws-lc-rs", "eyelet-wire", "ring", "thiserror", "zeroize"])),
     ("crates/sys", Some(&["allocator-api2", "libc", "rustix", "sd-notify"])),
     (
@@ -57,7 +58,8 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "ipnet",
             "rustls",
             "rustls-pki-types",
-            "strsim", // the key that was meant
+            "rustls-webpki", // revocation lists
+            "strsim",        // the key that was meant
             "thiserror",
             "toml",
             "x509-parser",
@@ -239,6 +241,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "parking_lot",
             "quinn-udp",
             "rustix",
+            "rustls-pki-types",
             "seccompiler",
             "serde",
             "serde_json",
@@ -249,9 +252,11 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/resolve",
         Some(&[
+            "base64",
             "eyelet-balance",
             "eyelet-config",
             "eyelet-engine",
+            "eyelet-h2",
             "eyelet-memory",
             "eyelet-policy",
             "eyelet-sys",
@@ -266,6 +271,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "rustls-pki-types",
             "thiserror",
             "tokio",
+            "tokio-rustls",
             "x509-parser",
         ]),
     ),
@@ -311,6 +317,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/upstream",
         Some(&[
             "bytes",
+            "eyelet-balance", // the addresses to dial from
             "eyelet-compress",
             "eyelet-config",
             "eyelet-engine",

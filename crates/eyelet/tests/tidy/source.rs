@@ -29,7 +29,7 @@ impl File {
         self.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
     }
 
-    /// Whether it is built for tests, examples or benchmarks only.
+    /// True if it is built for tests, examples or benchmarks only.
     pub fn is_test(&self) -> bool {
         const TEST_PARTS: &[&str] = &["benches", "examples", "sim", "testing", "tests"];
         self.path.split(['/', '.']).any(|part| TEST_PARTS.contains(&part))

@@ -29,7 +29,7 @@ pub struct HeaderField<'a> {
     pub name: &'a [u8],
     /// Its value.
     pub value: &'a [u8],
-    /// Whether no table may hold it, here and at each next hop (RFC 7541 7.1.3).
+    /// True if no table may hold it, here and at each next hop (RFC 7541 7.1.3).
     pub sensitive: bool,
 }
 

@@ -96,7 +96,7 @@ struct Talk {
     now_ms: u64,
     /// Most bytes of input at once.
     piece: usize,
-    /// Whether data is released as it comes.
+    /// True if data is released as it comes.
     releases: bool,
 }
 
@@ -214,7 +214,7 @@ impl Talk {
     }
 }
 
-/// Whether a part of a body continues the one before, which must be of the same stream.
+/// True if a part of a body continues the one before, which must be of the same stream.
 fn joins(last: &str, text: &str) -> bool {
     let stream = |text: &str| text.rsplit_once(' ').map(|(begin, _)| begin.to_owned());
     last.starts_with("data ") && stream(last) == stream(text).map(|b| b.replace("last ", ""))

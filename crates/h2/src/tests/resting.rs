@@ -144,7 +144,7 @@ impl Run {
         result
     }
 
-    /// The same at random by us or by the peer.
+    /// Does it at random by us or by the peer.
     fn anybody(&mut self, act: impl Fn(&mut H2Connection, &mut Vec<u8>) -> bool) {
         if self.random.below(2) == 0 {
             self.ours(act);

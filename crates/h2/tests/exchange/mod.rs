@@ -52,9 +52,9 @@ pub struct End {
     pub out: Vec<u8>,
     pub input: Vec<u8>,
     pub streams: BTreeMap<u32, Exchange>,
-    /// Whether it answers each message with the same body and trailers.
+    /// True if it answers each message with the same body and trailers.
     pub echoes: bool,
-    /// Whether a fault of the peer fails the test.
+    /// True if a fault of the peer fails the test.
     pub is_strict: bool,
     pub random: Random,
 }

@@ -21,7 +21,7 @@ use eyelet_downstream::client::secrets;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::date::to_client;
 use eyelet_downstream::connection::originate::Translation;
-use eyelet_downstream::connection::resting::REPEAT_BYTES_MAX;
+use eyelet_downstream::connection::resting::{REPEAT_BYTES_MAX, RestTimeout};
 use eyelet_engine::iteration::others_first;
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::fault::{RequestFault, ResponseFault};
@@ -381,7 +381,7 @@ impl<'a> Exchange<'a, '_> {
                 let failure = Failure::Answer(Reason::Timeout(Limit::Upstream, None));
                 return Poll::Ready(failure.into());
             }
-            let failure = match self.served.gives_up(moved) {
+            let failure = match self.served.gives_up(moved, RestTimeout::Body) {
                 None => {
                     self.stream.due_in(self.served.progress_wait());
                     continue;

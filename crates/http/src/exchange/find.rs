@@ -210,7 +210,9 @@ impl Exchange<'_, '_> {
         let balanced = target.balanced.map(|(group, member)| Balanced { group, member, now_ms });
         let is_early = may_leave_early(served, route, request);
         let preface = &*served.preface;
-        let terms = DialTerms { spoken, preface, wait: time.wait, balanced, is_early };
+        let sources = balanced.and_then(|balanced| balanced.member.sources.some());
+        let wait = time.wait;
+        let terms = DialTerms { spoken, preface, wait, balanced, sources, is_early };
         let dialled = dial::dial(&http.dialler, target.to, terms, &served.info);
         let dialled = while_here(self.stream, dialled).await?;
         if let Some(dialling) = dialling {

@@ -27,12 +27,14 @@ use eyelet_http1::fields;
 use eyelet_http1::head::Length;
 use http::{HeaderValue, request, response};
 
+use self::passing::Passing;
 use eyelet_downstream::client::exchange_error::ExchangeError;
 use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::client::io::ClientLost;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::Written;
+use eyelet_downstream::connection::resting::RestTimeout;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::record::Record;
 
@@ -88,13 +90,19 @@ impl Exchange<'_, '_> {
                 moved = clock::now();
                 self.stream.due_in(self.served.progress_wait());
             }
-            self.poll_stalled(task, moved).map(Err)
+            self.poll_stalled(task, moved, None).map(Err)
         })
         .await
     }
 
-    /// Waits until no byte has moved for too long, or other connections need the memory.
-    fn poll_stalled(&mut self, task: &mut Context<'_>, moved: Instant) -> Poll<Failure> {
+    /// Waits until no byte has moved for too long, or other connections need the memory. `passing`:
+    /// the response whose body passes meanwhile.
+    fn poll_stalled(
+        &mut self,
+        task: &mut Context<'_>,
+        moved: Instant,
+        passing: Option<&Passing<'_>>,
+    ) -> Poll<Failure> {
         while let Poll::Ready(wait_error) = self.stream.poll_late(task) {
             if matches!(wait_error, WaitError::Shed | WaitError::Ended) {
                 let lost = ExchangeError::ClientLost(ClientLost::Wait(wait_error));
@@ -107,7 +115,8 @@ impl Exchange<'_, '_> {
                 self.stream.due_in(progress_wait - waited);
                 continue;
             }
-            match self.served.gives_up(moved) {
+            let timeout = passing.map_or(RestTimeout::Body, |passing| self.timeout(passing));
+            match self.served.gives_up(moved, timeout) {
                 Some(reason) => return Poll::Ready(Failure::Cut(reason)),
                 None => self.stream.due_in(self.served.progress_wait()),
             }

@@ -114,7 +114,7 @@ impl<'a> Exchange<'a, '_> {
         // Most responses are complete already, and reading the clock costs.
         let mut moved = since;
         if let Some(since) = since {
-            self.stream.due_in(self.wait_since(since));
+            self.stream.due_in(self.wait_since(since, passing));
         }
         poll_fn(|task| {
             let Passing { found, upload, download, .. } = &mut *passing;

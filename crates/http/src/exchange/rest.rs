@@ -23,7 +23,7 @@ use eyelet_downstream::clock;
 use eyelet_downstream::connection::intermediary::Intermediary;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::resting::{
-    KeptConnection, REPEAT_BYTES_MAX, RestingExchange, RestingState, RestingWait,
+    KeptConnection, REPEAT_BYTES_MAX, RestTimeout, RestingExchange, RestingState, RestingWait,
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::by_request::RequestRuling;
@@ -258,22 +258,23 @@ impl Exchange<'_, '_> {
     }
 
     /// Returns how long an exchange that rested waits for one, where nothing has moved since then.
-    pub(super) fn wait_since(&self, since: Instant) -> Duration {
-        let body_timeout = self.served.http.shared.config.http.body_timeout;
-        self.served.http.engine.rest_after().min(body_timeout.saturating_sub(clock::since(since)))
+    pub(super) fn wait_since(&self, since: Instant, passing: &Passing<'_>) -> Duration {
+        let idle_max = self.served.idle_max(self.timeout(passing));
+        self.served.http.engine.rest_after().min(idle_max.saturating_sub(clock::since(since)))
     }
 
     /// True if the exchange may rest where it is.
-    fn may_rest(&self, Passing { found, upload, download, .. }: &Passing<'_>) -> bool {
-        let (may_rest, received) = match &found.upstream {
-            Upstream::Http1(one) => (one.may_rest(false), &one.received[..]),
-            Upstream::Http2(two) => (two.may_rest(), &[][..]),
-        };
-        may_rest
-            && upload.rest().is_some()
-            && download.may_rest(received)
-            && !self.served.http.engine.is_draining()
-            && self.client_rests()
+    fn may_rest(&self, passing: &Passing<'_>) -> bool {
+        passing.is_at_rest() && !self.served.http.engine.is_draining() && self.client_rests()
+    }
+
+    /// The timeout of a response: nobody waits for its next byte if its end is not known, and the
+    /// client has taken all that came.
+    pub(super) fn timeout(&self, passing: &Passing<'_>) -> RestTimeout {
+        match self.stream.queued() == 0 && passing.is_at_rest() {
+            true => passing.timeout(),
+            false => RestTimeout::Body,
+        }
     }
 
     /// True if the client's side may rest. That of a proxy's client does not: the task of its
@@ -298,12 +299,12 @@ impl Exchange<'_, '_> {
             || self.stream.is_late()
                 && clock::since(since) >= http.engine.rest_after()
                 && self.stream.queued() == 0;
-        let is_over = || clock::since(since) >= http.shared.config.http.body_timeout;
+        let is_over = || clock::since(since) >= self.served.idle_max(self.timeout(passing));
         let may = is_due && !is_over() && self.may_rest(passing);
         if self.stream.rests_now(may) {
             return Poll::Ready(Ok(BodyProgress::Rests(since)));
         }
-        self.poll_stalled(task, since).map(Err)
+        self.poll_stalled(task, since, Some(passing)).map(Err)
     }
 
     /// True if a request that waits for its response rests now. Nothing has moved since then.
@@ -315,7 +316,8 @@ impl Exchange<'_, '_> {
         }
         let waited = clock::since(since);
         let is_due = is_leaving || waited >= self.served.http.engine.rest_after();
-        let is_over = waited >= self.idle_max(asked.upload.done);
+        let timeout = if asked.upload.done { RestTimeout::Upstream } else { RestTimeout::Body };
+        let is_over = waited >= self.served.idle_max(timeout);
         self.stream.rests_now(is_due && !is_over && self.may_rest_before_head(asked))
     }
 
@@ -334,13 +336,6 @@ impl Exchange<'_, '_> {
             && self.client_rests()
     }
 
-    /// Returns how long nothing of an exchange may move. `awaits_head`: its request is sent, and
-    /// its response has not begun.
-    fn idle_max(&self, awaits_head: bool) -> Duration {
-        let http = &self.served.http.shared.config.http;
-        if awaits_head { http.upstream_timeout } else { http.body_timeout }
-    }
-
     /// Takes apart a request that rests before its response.
     pub(super) fn rest_before_head(
         &mut self,
@@ -348,12 +343,11 @@ impl Exchange<'_, '_> {
         wanted: &RequestCodings,
     ) -> Result<ExchangeEnd, Failure> {
         let Passing { found, upload, .. } = asked;
-        let idle_max = self.idle_max(upload.done);
         let rest = upload.rest().ok_or(NO_EXCHANGE)?;
         // Its bytes are counted before its upstream's socket is taken.
         drop(upload);
         let wait = RestingWait { upload: rest, codings: wanted.rest(), repeat };
-        let end = self.leave(found.upstream, since, (RestingState::AwaitsHead(wait), idle_max))?;
+        let end = self.leave(found.upstream, since, RestingState::AwaitsHead(wait))?;
         Ok(end.counted_at(found.chosen))
     }
 
@@ -365,10 +359,7 @@ impl Exchange<'_, '_> {
     ) -> Result<ExchangeEnd, Failure> {
         let FoundUpstream { mut upstream, chosen, .. } = found;
         let step = match (rest_websocket(&upload, &mut download), &mut upstream) {
-            (Some(websocket), _) => {
-                let idle_timeout = self.served.http.shared.config.limits.idle_timeout;
-                (RestingState::WebSocket(websocket), idle_timeout)
-            }
+            (Some(websocket), _) => RestingState::WebSocket(websocket),
             (None, upstream) => {
                 let received = match upstream {
                     Upstream::Http1(one) => std::mem::take(&mut one.received),
@@ -376,18 +367,18 @@ impl Exchange<'_, '_> {
                 };
                 let upload = upload.rest().ok_or(NO_EXCHANGE)?;
                 let download = download.rest(received).ok_or(NO_EXCHANGE)?;
-                (RestingState::PassesDown(upload, download), self.idle_max(false))
+                RestingState::PassesDown(upload, download)
             }
         };
         Ok(self.leave(upstream, since, step)?.counted_at(chosen))
     }
 
-    /// Leaves an exchange at this step, and how long nothing of it may move.
+    /// Leaves an exchange at this step.
     fn leave(
         &mut self,
         upstream: Upstream,
         since: Instant,
-        (state, idle_max): (RestingState, Duration),
+        state: RestingState,
     ) -> Result<ExchangeEnd, Failure> {
         self.stream.prepare_rest()?;
         let Some(client) = self.stream.rests() else { return Err(NO_EXCHANGE) };
@@ -405,6 +396,7 @@ impl Exchange<'_, '_> {
             }
         };
         let (kept, facts) = (KeptUpstream { upstream, open }, None);
+        let idle_max = self.served.idle_max(state.timeout());
         let resting = Resting { kept, client, name, since, idle_max, state, connection, facts };
         Ok(ExchangeEnd { resting: Some(Box::new(resting)), ..ExchangeEnd::default() })
     }

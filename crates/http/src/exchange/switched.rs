@@ -70,7 +70,7 @@ pub async fn switch(
     switched: Switched,
 ) -> Option<Box<SwitchedAtRest>> {
     let Switched { mut upstream, is_websocket, counted_at } = switched;
-    served.info.decided.counted_at = counted_at;
+    served.info.decided.counted_at = CountedAt::joined(counted_at, upstream.take_open());
     let new = || if is_websocket { Boundary::of_frames() } else { Boundary::Unknown };
     let (mut up, mut down) = (Way::new(new()), Way::new(new()));
     up.boundary.read(&client.plain);

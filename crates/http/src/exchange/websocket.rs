@@ -22,6 +22,7 @@ use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::date::stamp;
+use eyelet_downstream::connection::resting::RestTimeout;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_http1::fault::{RequestFault, ResponseFault};
 use eyelet_telemetry::reason::{Limit, Reason};
@@ -175,7 +176,7 @@ pub async fn copy(
                 stream.queued() > 0 || is_leaving || up.is_stalled() || is_to_end && down_over;
             if holds
                 && clock::since(moved) >= progress_wait
-                && let Some(reason) = served.gives_up(moved)
+                && let Some(reason) = served.gives_up(moved, RestTimeout::Body)
             {
                 return Poll::Ready(Err(Failure::Cut(reason)));
             }

@@ -13,7 +13,7 @@ use eyelet_downstream::client::http2::Http2Stream;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::reason::request_reason;
-use eyelet_downstream::connection::resting::RestingState;
+use eyelet_downstream::connection::resting::{RestTimeout, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::record::Record;
 
@@ -97,7 +97,7 @@ async fn drop_rest(served: &ServedConnection, stream: &mut Stream<'_>) {
         }
         while stream.poll_late(task).is_ready() {
             let over = clock::since(began) >= REST_WAIT || clock::since(moved) >= REST_SILENCE;
-            if over || served.gives_up(moved).is_some() {
+            if over || served.gives_up(moved, RestTimeout::Body).is_some() {
                 return Poll::Ready(());
             }
             stream.due_in(progress_wait);

@@ -210,7 +210,7 @@ fn names(config: &Arc<Config>) -> SharedNames {
         config: config.clone(),
         loops: Loops::new(&config.listeners, &[], None),
         evidence: EvidenceStore::new(config).unwrap(),
-        upstreams: Arc::new(Table::new(config, None)),
+        upstreams: Arc::new(Table::new(config, 1, None)),
         // Each run has its own.
         budget: Arc::new(Budget::new(0, 0)),
         system: SystemDns::new(&config.dns),

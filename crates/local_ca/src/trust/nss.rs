@@ -30,7 +30,7 @@ pub(super) struct Database {
     folder: PathBuf,
 }
 
-/// Whether databases can be written.
+/// True if databases can be written.
 pub(super) fn has_tool() -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).any(|folder| folder.join(TOOL).is_file())

@@ -2,6 +2,8 @@
 
 use eyelet_policy::{Covered, ListId, Matcher, NamePattern, Rule, RuleId, Rules};
 
+use eyelet_wire::hello::Transport;
+
 use crate::words::{Words, from_files, refuse, rule};
 
 /// The rules that cover the last rule of a list.
@@ -47,6 +49,7 @@ fn rules_that_never_match_by_name() {
 #[test]
 fn rules_that_never_match_by_their_other_matchers() {
     let destination = |net, port| rule().destination(&[(net, port)]);
+    let over = |transport| rule().with(|all| all.transport = Some(transport));
     for (rules, by) in [
         (
             vec![rule().client(&["10.0.0.0/8"]), rule().client(&["10.1.0.0/16"]).sni(&["a.b"])],
@@ -58,6 +61,10 @@ fn rules_that_never_match_by_their_other_matchers() {
             vec![0],
         ),
         (vec![rule().client(&["10.0.0.0/8"]), rule()], vec![]),
+        (vec![over(Transport::Quic), rule()], vec![]),
+        (vec![rule(), over(Transport::Quic)], vec![0]),
+        (vec![over(Transport::Quic), over(Transport::Quic)], vec![0]),
+        (vec![over(Transport::Quic), over(Transport::Tcp)], vec![]),
         (vec![destination("10.0.0.0/8", None), destination("10.0.0.1/32", Some(443))], vec![0]),
         (vec![destination("10.0.0.0/8", Some(80)), destination("10.0.0.1/32", Some(443))], vec![]),
         (vec![destination("10.0.0.0/8", Some(80)), destination("10.0.0.1/32", None)], vec![]),

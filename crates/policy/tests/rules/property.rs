@@ -7,7 +7,7 @@ use eyelet_policy::{
     EvidenceKind, Fact, Facts, FileList, List, ListId, Lists, Matcher, NameList, NamePattern,
     Needs, NetSet, Rule, RuleId, Rules,
 };
-use eyelet_wire::hello::HelloName;
+use eyelet_wire::hello::{HelloName, Transport};
 use proptest::prelude::*;
 
 use crate::words::{Given, Words, refuse, rule};
@@ -22,6 +22,7 @@ struct Written {
     destination: Option<&'static str>,
     destination_list: bool,
     listener: Option<u16>,
+    transport: Option<Transport>,
     malformed: bool,
     version_max: Option<u16>,
     ech: Option<bool>,
@@ -42,6 +43,10 @@ const NETS: [&str; 6] =
 const ALPN: [&str; 2] = ["h2", "x"];
 const JA4: [&str; 2] = ["one", "two"];
 
+fn transport() -> impl Strategy<Value = Transport> {
+    prop::sample::select(&[Transport::Tcp, Transport::Quic][..])
+}
+
 prop_compose! {
     fn written()(
         sni in prop::collection::vec(prop::sample::select(&PATTERNS[..]), 0..4),
@@ -52,6 +57,7 @@ prop_compose! {
             prop::option::weighted(0.3, prop::sample::select(&NETS[..])),
             prop::option::weighted(0.15, prop::sample::select(&NETS[..])),
             prop::option::weighted(0.2, 0..2_u16),
+            prop::option::weighted(0.15, transport()),
         ),
         malformed in prop::bool::weighted(0.15),
         version_max in prop::option::weighted(0.15, 0x0302..=0x0304_u16),
@@ -62,12 +68,13 @@ prop_compose! {
         shadow in prop::bool::weighted(0.15),
         action in prop::sample::select(&[0, 1, 2, 3][..]),
     ) -> Written {
-        let (client, destination, listener) = by_address;
+        let (client, destination, listener, transport) = by_address;
         let mut rule = if action == 0 { refuse() } else { rule() }.sni(&sni).alpn(&alpn);
         rule.needs = if action == 1 { Needs::Hello } else { Needs::Nothing };
         if let Some(net) = client { rule = rule.client(&[net]); }
         if let Some(net) = destination { rule = rule.destination(&[(net, None)]); }
         rule = rule.with(|all| all.listeners = listener.into_iter().collect());
+        rule = rule.with(|all| all.transport = transport);
         rule = rule.with(|all| {
             (all.sni_malformed, all.tls_version_max, all.ech) = (malformed, version_max, ech);
         });
@@ -83,8 +90,8 @@ prop_compose! {
         rule.shadow = shadow;
         let sni = rule.sni.clone();
         Written {
-            rule, sni, client, client_list, destination, destination_list, listener, malformed,
-            version_max, ech, alpn, ja4, sni_verified,
+            rule, sni, client, client_list, destination, destination_list, listener, transport,
+            malformed, version_max, ech, alpn, ja4, sni_verified,
         }
     }
 }
@@ -95,7 +102,7 @@ prop_compose! {
         broken in prop::bool::weighted(0.1),
         client in prop::sample::select(&CLIENTS[..]),
         destination in prop::option::weighted(0.8, prop::sample::select(&CLIENTS[..])),
-        listener in 0..2_u16,
+        (listener, transport) in (0..2_u16, transport()),
         version_max in 0x0302..=0x0304_u16,
         ech in any::<bool>(),
         alpn in prop::option::of(prop::sample::select(&ALPN[..])),
@@ -104,6 +111,7 @@ prop_compose! {
     ) -> (Option<&'static [u8]>, Given<'static>, Option<&'static str>, Option<&'static str>) {
         let sni = if broken { Some(&b"a..x"[..]) } else { sni.map(str::as_bytes) };
         let given = Given { listener, client, sni, version_max, ech, ja4, dns, ..Given::default() };
+        let given = Given { transport, ..given };
         (sni, given, destination, alpn)
     }
 }
@@ -169,6 +177,7 @@ fn walk(rules: &[Written], given: &Given<'_>, broken: bool) -> (Option<u32>, Vec
         let destination = given.destination.map(|d| d.rsplit_once(':').unwrap().0);
         let destination = destination.map(|d| d.trim_matches(['[', ']']));
         let before = written.listener.is_none_or(|listener| listener == given.listener)
+            && written.transport.is_none_or(|transport| transport == given.transport)
             && (written.client.is_none() && !written.client_list
                 || within_any(nets(written.client, written.client_list), Some(given.client))
                     == Some(true))
@@ -258,6 +267,7 @@ proptest! {
         let spelled = given.spelled();
         let hello = given.hello(&spelled);
         let mut facts = Facts::new(given.listener, given.client.parse().unwrap());
+        facts.transport = given.transport;
         facts.hello = Some(hello);
         facts.ja4 = given.ja4;
         facts.dns_agrees = given.dns;

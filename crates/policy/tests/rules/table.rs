@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use eyelet_policy::{
-    Fact, Facts, FileList, List, Lists, Matcher, NameExpressions, NameList, Needs, Refusal, Rule,
-    RuleId, Rules,
+    Conditions, Fact, Facts, FileList, List, Lists, Matcher, NameExpressions, NameList, Needs,
+    Refusal, Rule, RuleId, Rules,
 };
 use eyelet_wire::alert::AlertDescription as Alert;
-use eyelet_wire::hello::SniFault;
+use eyelet_wire::hello::{SniFault, Transport};
 
 use crate::words::{Given, Words, refuse, rule};
 
@@ -88,6 +88,33 @@ fn first_match_wins_and_every_matcher_must_hold() {
             ),
         ],
     );
+}
+
+#[test]
+fn transports() {
+    let quic = |name| Given { transport: Transport::Quic, ..Given::named(name) };
+    let over = |transport| move |all: &mut Conditions| all.transport = Some(transport);
+    check(
+        &[
+            rule().sni(&["a.example"]).with(over(Transport::Tcp)),
+            refuse().sni(&["b.example"]).with(over(Transport::Quic)),
+            rule().sni(&["b.example"]),
+            refuse().with(over(Transport::Quic)),
+            rule(),
+        ],
+        &[
+            (Given::named("a.example"), Ok(0)),
+            (quic("a.example"), Err((Some(3), Refusal::ByTransport))),
+            (Given::named("b.example"), Ok(2)),
+            (quic("b.example"), Err((Some(1), Refusal::ByName))),
+            (Given::named("c.example"), Ok(4)),
+            (quic("c.example"), Err((Some(3), Refusal::ByTransport))),
+        ],
+    );
+    // The hello need not be read for it.
+    let rules = Rules::new(&[refuse().with(over(Transport::Quic)), rule()]);
+    let (verdict, asked) = quic("a.example").ask(&rules);
+    assert_eq!((verdict.rule, asked), (Some(RuleId(0)), vec![]));
 }
 
 #[test]
@@ -254,6 +281,7 @@ fn refusals_know_their_alert() {
         (Refusal::ByAddress, Alert::AccessDenied, Alert::AccessDenied),
         (Refusal::ByFingerprint, Alert::AccessDenied, Alert::AccessDenied),
         (Refusal::ByEch, Alert::AccessDenied, Alert::AccessDenied),
+        (Refusal::ByTransport, Alert::AccessDenied, Alert::AccessDenied),
         (Refusal::Unlisted, Alert::AccessDenied, Alert::AccessDenied),
         (Refusal::ByProtocol, Alert::NoApplicationProtocol, Alert::NoApplicationProtocol),
         (Refusal::ByVersion, Alert::ProtocolVersion, Alert::ProtocolVersion),

@@ -37,7 +37,7 @@ impl FolderAt {
         Self { path: path.map(Path::to_owned), opened: OnceLock::new() }
     }
 
-    /// Whether the configuration names one.
+    /// True if the configuration names one.
     pub(crate) fn is_named(&self) -> bool {
         self.path.is_some()
     }
@@ -70,7 +70,7 @@ impl FolderAt {
 pub struct DictionaryFolder {
     path: PathBuf,
     own: Arc<OwnFolder>,
-    /// Whether the last write failed: while none succeeds, a full disk is one line in the log.
+    /// True if the last write failed: while none succeeds, a full disk is one line in the log.
     is_failing: Arc<AtomicBool>,
 }
 

@@ -138,13 +138,13 @@ impl SharedDictionaries {
         Ok(Keeping { jobs, keeper, maker })
     }
 
-    /// Whether the thread that stores dictionaries has ended before [`Self::finish`], which only a
+    /// True if the thread that stores dictionaries has ended before [`Self::finish`], which only a
     /// failure causes.
     pub fn keeper_has_died(&self) -> bool {
         self.keeping.get().is_some_and(|keeping| keeping.keeper.is_finished())
     }
 
-    /// The same of the thread that makes deltas. It also ends if the other one does.
+    /// True if the thread that makes deltas has ended so. It also ends if the other one does.
     pub fn maker_has_died(&self) -> bool {
         self.keeping.get().is_some_and(|keeping| keeping.maker.is_finished())
     }

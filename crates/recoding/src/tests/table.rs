@@ -132,7 +132,7 @@ fn check(case: &str, got: &Got, answer: &Answer<'_>, body: &[u8], may: bool, acc
     assert!(varies.starts_with(&theirs.unwrap_or_default()), "{case}: {varies}");
 }
 
-/// The same with the usual programs, if they are installed.
+/// The table with the usual programs, if they are installed.
 #[test]
 fn foreign_decoders_agree() {
     let scratch = tempfile::tempdir().unwrap();

@@ -73,7 +73,7 @@ impl<E: Copy> Direction<E> {
         }
     }
 
-    /// Whether the end is still to be passed on.
+    /// True if the end is still to be passed on.
     pub(crate) fn is_end_due(&self) -> bool {
         matches!(self, Self::Ended(_))
     }

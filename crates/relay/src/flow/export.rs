@@ -84,7 +84,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Whether nothing that it holds is a reason to stay: bytes beyond the limits, or a flight that
+    /// True if nothing that it holds is a reason to stay: bytes beyond the limits, or a flight that
     /// is refused and about to end the connection.
     pub fn may_leave(&self) -> bool {
         let state_bytes = self.state().map_or(0, PackedBytes::whole_len);
@@ -152,7 +152,7 @@ impl Held {
 }
 
 impl FlowV1<'_> {
-    /// Whether every part is one that a flow can have.
+    /// Checks that every part is one that a flow can have.
     fn check(&self) -> Result<(), FlowFault> {
         let flight = self.flight.as_ref();
         let flights = flight.map(|flight| (flight.from_client, flight.from_server));
@@ -173,7 +173,7 @@ impl FlowV1<'_> {
         Ok(())
     }
 
-    /// Whether it can be a terminated connection's: nothing is inspected or spliced.
+    /// Checks that it can be a terminated connection's: nothing is inspected or spliced.
     pub fn check_terminated(&self) -> Result<(), FlowFault> {
         let copies = |mode: Mode| mode == Mode::Copy;
         let up = matches!(self.up, Direction::Open(mode) if !copies(mode));
@@ -181,13 +181,13 @@ impl FlowV1<'_> {
         if up || down || self.flight.is_some() { Err(FlowFault::Mode) } else { Ok(()) }
     }
 
-    /// Whether it can be that of a connection whose TLS is towards the upstream: nothing is to be
+    /// True if it can be that of a connection whose TLS is towards the upstream: nothing is to be
     /// sent before the bytes, and it is no WebSocket.
     pub fn is_originated(&self) -> bool {
         self.preface.is_empty() && self.websocket.is_none()
     }
 
-    /// Whether it can be that of a client without TLS: it holds bytes for its client at most.
+    /// True if it can be that of a client without TLS: it holds bytes for its client at most.
     pub fn is_cleartext(&self) -> bool {
         let is_open = matches!(self.up, Direction::Open(Mode::Copy))
             && matches!(self.down, Direction::Open(Mode::Copy));

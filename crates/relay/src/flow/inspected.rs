@@ -16,7 +16,7 @@ impl Flow {
         self.down = Direction::Open(Mode::Inspect { forbid_compression });
     }
 
-    /// Whether a side's bytes are inspected.
+    /// True if a side's bytes are inspected.
     pub fn is_inspected(&self, from: Side) -> bool {
         match from {
             CLIENT => matches!(self.up, Direction::Open(Mode::Inspect { .. })),
@@ -116,7 +116,7 @@ impl Flow {
         }
     }
 
-    /// Whether [`Flow::pass`] has refused the bytes.
+    /// True if [`Flow::pass`] has refused the bytes.
     pub(crate) fn is_refused(&self) -> bool {
         let partial_flight = self.transit().and_then(|pending| pending.partial_flight.as_ref());
         partial_flight.is_some_and(|partial_flight| partial_flight.never.is_some())
@@ -129,7 +129,7 @@ impl Flow {
         never.unwrap_or(Reason::Internal("an inspected flight was stopped without a reason"))
     }
 
-    /// The same for a parked connection, if its bytes were refused. Bytes held back do not count as
+    /// The reason for a parked one, if its bytes were refused. Bytes held back do not count as
     /// moved.
     pub fn never(&mut self, info: &mut Parked) -> Option<Reason> {
         let partial_flight = self

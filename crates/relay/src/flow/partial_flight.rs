@@ -29,7 +29,7 @@ impl PartialFlight {
         if from == CLIENT { &mut self.from_client } else { &mut self.from_server }
     }
 
-    /// Whether bytes are held back.
+    /// True if bytes are held back.
     pub fn holds(&self) -> bool {
         !self.from_client.is_empty() || !self.from_server.is_empty()
     }

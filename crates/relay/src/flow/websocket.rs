@@ -15,7 +15,7 @@ impl Flow {
         self.keep(frames);
     }
 
-    /// Whether its frames are followed.
+    /// True if its frames are followed.
     pub fn is_websocket(&self) -> bool {
         self.kind == FlowKind::WebSocket
     }
@@ -35,12 +35,12 @@ impl Flow {
         self.keep(frames);
     }
 
-    /// Whether it is between two frames in both directions.
+    /// True if it is between two frames in both directions.
     pub fn is_between_frames(&self) -> bool {
         self.is_websocket() && self.frames().are_between()
     }
 
-    /// Whether a close frame may be sent to a side: nothing is held for it, and it has received
+    /// True if a close frame may be sent to a side: nothing is held for it, and it has received
     /// whole frames only, the last of them no close frame.
     pub fn takes_close_frame(&mut self, to: Side) -> bool {
         let from = UPSTREAM - to;

@@ -24,7 +24,7 @@ impl Link {
         self.is_reset.set(true);
     }
 
-    /// Whether the end that the peer reads is a reset.
+    /// True if the end that the peer reads is a reset.
     pub fn is_cut(&self) -> bool {
         self.is_cut.get()
     }

@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod found;
+pub mod https;
 #[cfg(test)]
 mod properties;
 pub mod resolved;
@@ -9,5 +10,6 @@ pub mod resolver;
 pub mod resolvers;
 #[cfg(test)]
 mod scripted;
+pub mod secure;
 pub mod server;
 pub mod servers;

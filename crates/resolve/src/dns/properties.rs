@@ -63,7 +63,7 @@ fn response(message: &[u8]) -> Option<DnsResponse> {
     DnsResponse::from_buffer(message).ok()
 }
 
-/// The same response answers every query.
+/// One response answers every query.
 fn read(name: &Name, v6: bool, response: &DnsResponse) -> Result<Answer, String> {
     let mut question = Question::new(name.clone(), v6);
     for _ in 0..ROUNDS_MAX {

@@ -23,9 +23,9 @@ pub struct Resolved {
     addresses: Box<[(IpAddr, u64)]>,
     /// Until when another query would bring nothing new.
     fresh_until_ms: u64,
-    /// Whether every resolver has answered or failed.
+    /// True if every resolver has answered or failed.
     complete: bool,
-    /// Whether no resolver was asked, because too many others were.
+    /// True if no resolver was asked, because too many others were.
     unasked: bool,
     /// Why one did not answer.
     fault: Option<Box<str>>,
@@ -39,18 +39,18 @@ impl Resolved {
         merge(before, Err(why), true, now_ms, history)
     }
 
-    /// The same because too many other questions were under way. Nobody may remember this of the
+    /// The result if too many other questions were under way. Nobody may remember this of the
     /// name.
     pub fn unasked(before: Option<&Self>, why: String, now_ms: u64, history: Duration) -> Self {
         Self { unasked: true, ..Self::failed(before, why, now_ms, history) }
     }
 
-    /// Whether no resolver was asked, because too many others were.
+    /// True if no resolver was asked, because too many others were.
     pub fn is_unasked(&self) -> bool {
         self.unasked
     }
 
-    /// Whether the address is one of the name's. `None`: it must be queried, or, if this is
+    /// True if the address is one of the name's. `None`: it must be queried, or, if this is
     /// complete, it is unknown.
     pub fn has(&self, address: IpAddr, now_ms: u64, history: Duration) -> Option<bool> {
         let at = self.addresses.binary_search_by_key(&address, |(known, _)| *known);
@@ -65,12 +65,12 @@ impl Resolved {
         }
     }
 
-    /// Whether asking again would bring nothing new.
+    /// True if asking again would bring nothing new.
     pub fn is_fresh(&self, now_ms: u64) -> bool {
         self.complete && now_ms < self.fresh_until_ms
     }
 
-    /// Whether every resolver has answered or failed.
+    /// True if every resolver has answered or failed.
     pub fn is_complete(&self) -> bool {
         self.complete
     }

@@ -14,8 +14,9 @@ use tokio::time::timeout;
 
 use crate::dns::answer::{Answer, FAULT_FRESH_MS, TTL_SECS_MAX};
 use crate::dns::found::{ADDRESSES_MAX, Found};
+use crate::dns::secure::SecureDns;
 use crate::dns::server::ServerMemory;
-use crate::dns::servers::{Servers, configured, name};
+use crate::dns::servers::{Configured, Servers, configured, name};
 use eyelet_config::Dns;
 
 /// Resolution Delay (RFC 8305 section 3): how long the addresses of one family wait for the other
@@ -29,6 +30,7 @@ const LATE_FAMILY: Duration = Duration::from_secs(3);
 /// Looks up names that a worker dials. Set up at the first name.
 pub struct Resolver {
     dns: Dns,
+    secure: Option<Arc<SecureDns>>,
     memory: Arc<ServerMemory>,
     made: OnceCell<Made>,
 }
@@ -46,22 +48,21 @@ pub type DialledName = (Box<str>, bool);
 
 impl Resolver {
     /// A resolver for `dns`; nothing is read yet.
-    pub fn new(dns: &Dns, memory: Arc<ServerMemory>) -> Self {
-        Self { dns: dns.clone(), memory, made: OnceCell::new() }
+    pub fn new(dns: &Dns, secure: Option<Arc<SecureDns>>, memory: Arc<ServerMemory>) -> Self {
+        Self { dns: dns.clone(), secure, memory, made: OnceCell::new() }
     }
 
     fn made(&self) -> Result<&Made, String> {
         if let Some(made) = self.made.get() {
             return Ok(made);
         }
-        let (config, options) = configured(&self.dns)?;
-        let (domain, search, servers) = config.into_parts();
-        let ndots = options.ndots;
+        let Configured { endpoints, search, options } =
+            configured(&self.dns, self.secure.as_deref())?;
         let made = Made {
-            servers: Servers::new(servers, &options, &self.memory)?,
+            servers: Servers::new(endpoints, &options, &self.memory)?,
             hosts: Hosts::from_system().unwrap_or_default(),
-            search: domain.into_iter().chain(search).collect(),
-            ndots,
+            search,
+            ndots: options.ndots,
         };
         Ok(self.made.get_or_init(|| made))
     }
@@ -196,6 +197,7 @@ mod tests {
 
     use super::*;
     use crate::dns::scripted;
+    use crate::dns::server::AskedServer;
 
     #[test]
     fn the_search_list_is_for_relative_names_of_the_configuration() {
@@ -238,13 +240,16 @@ mod tests {
         config.connections.iter_mut().for_each(|udp| udp.port = address.port());
         let options = ResolverOpts::default();
         let made = Made {
-            servers: Servers::new(vec![config], &options, &Arc::default()).unwrap(),
+            servers: Servers::new(vec![AskedServer::Clear(config)], &options, &Arc::default())
+                .unwrap(),
             hosts: Hosts::default(),
             search: vec![name("corp.example.").unwrap()],
             ndots: options.ndots,
         };
-        let resolver =
-            Resolver { dns: Dns::default(), memory: Arc::default(), made: OnceCell::from(made) };
+        let resolver = Resolver {
+            made: OnceCell::from(made),
+            ..Resolver::new(&Dns::default(), None, Arc::default())
+        };
         let find = async |text| resolver.first_of(text, false, |_| ()).await;
         assert_eq!(find("failed").await, Err("error response: Server Failure".to_owned()));
         let nothing = find("absent").await.map(|answer| answer.addresses);

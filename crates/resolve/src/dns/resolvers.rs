@@ -12,13 +12,15 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::dns::answer::Answer;
 use crate::dns::resolved::{Resolved, merge};
+use crate::dns::secure::SecureDns;
 use crate::dns::server::{DnsServer, ServerMemory};
-use crate::dns::servers;
+use crate::dns::servers::{self, Configured};
 use eyelet_config::Dns;
 
 /// The resolvers of a worker. Set up at the first name.
 pub struct Resolvers {
     dns: Dns,
+    secure: Option<Arc<SecureDns>>,
     timeout: Duration,
     memory: Arc<ServerMemory>,
     made: OnceCell<Result<Vec<Rc<DnsServer>>, String>>,
@@ -26,13 +28,17 @@ pub struct Resolvers {
 
 impl Resolvers {
     /// Resolvers for `dns`; nothing is read yet.
-    pub fn new(dns: &Dns, timeout: Duration, memory: Arc<ServerMemory>) -> Self {
-        Self { dns: dns.clone(), timeout, memory, made: OnceCell::new() }
+    pub fn new(
+        dns: &Dns,
+        secure: Option<Arc<SecureDns>>,
+        timeout: Duration,
+        memory: Arc<ServerMemory>,
+    ) -> Self {
+        Self { dns: dns.clone(), secure, timeout, memory, made: OnceCell::new() }
     }
 
     fn servers(&self) -> Result<&[Rc<DnsServer>], &str> {
-        let made = self.made.get_or_init(|| make(&self.dns, self.timeout, &self.memory));
-        made.as_deref().map_err(String::as_str)
+        self.made.get_or_init(|| self.make()).as_deref().map_err(String::as_str)
     }
 
     /// Queries every resolver for the addresses of `name` of one family, until `deadline`.
@@ -47,6 +53,16 @@ impl Resolvers {
             asked.spawn_local(async move { server.look_up(&name, v6).await });
         }
         Ok(PendingQuery { asked, deadline })
+    }
+
+    fn make(&self) -> Result<Vec<Rc<DnsServer>>, String> {
+        let Configured { endpoints, mut options, .. } =
+            servers::configured(&self.dns, self.secure.as_deref())?;
+        // A query takes the whole timeout: a late answer still counts.
+        options.timeout = self.timeout;
+        // It may be shorter than a sound answer takes.
+        let make = |endpoint| DnsServer::new(endpoint, &options, &self.memory, false).map(Rc::new);
+        endpoints.into_iter().map(make).collect()
     }
 }
 
@@ -74,17 +90,4 @@ impl PendingQuery {
         let complete = complete || self.asked.is_empty();
         merge(before, answer, complete, now_ms(), history)
     }
-}
-
-fn make(
-    dns: &Dns,
-    timeout: Duration,
-    memory: &Arc<ServerMemory>,
-) -> Result<Vec<Rc<DnsServer>>, String> {
-    let (config, mut options) = servers::configured(dns)?;
-    // A query takes the whole timeout: a late answer still counts.
-    options.timeout = timeout;
-    // It may be shorter than a sound answer takes.
-    let make = |server| DnsServer::new(server, &options, memory, false).map(Rc::new);
-    config.into_parts().2.into_iter().map(make).collect()
 }

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::cache;
 use crate::dns::answer::{Answer, Question};
+use crate::dns::secure::SecureServer;
 
 /// How long a server is left out for names that it did not answer. Each question that it misses
 /// extends this, and any answer ends it.
@@ -70,11 +71,25 @@ impl ServerMemory {
     }
 }
 
+/// A server that is to be asked.
+pub enum AskedServer {
+    /// In clear.
+    Clear(NameServerConfig),
+    /// Over TLS.
+    Secure(SecureServer),
+}
+
+/// The way in which a server is asked.
+enum Transport {
+    /// UDP, and TCP for an answer that was truncated.
+    Clear(Vec<ConnectionConfig>),
+    Secure(SecureServer),
+}
+
 /// A server, as one worker asks it.
 pub struct DnsServer {
     address: SocketAddr,
-    /// UDP, and TCP for an answer that was truncated.
-    connections: Vec<ConnectionConfig>,
+    transport: Transport,
     context: PoolContext,
     memory: Arc<ServerMemory>,
     /// Names that it misses are remembered.
@@ -86,18 +101,24 @@ impl DnsServer {
     /// `notes_misses` is for a timeout that is long enough to tell a silent server from a slow one.
     ///
     /// # Errors
-    /// Only resolvers over TLS can fail here, and there are none.
+    /// Only hickory's own TLS can fail here, and it is not built in.
     pub fn new(
-        config: NameServerConfig,
+        endpoint: AskedServer,
         options: &ResolverOpts,
         memory: &Arc<ServerMemory>,
         notes_misses: bool,
     ) -> Result<Self, String> {
         let tls = TlsConfig::new().map_err(|error| error.to_string())?;
-        let port = config.connections.first().map_or(0, |connection| connection.port);
+        let (address, transport) = match endpoint {
+            AskedServer::Clear(config) => {
+                let port = config.connections.first().map_or(0, |connection| connection.port);
+                (SocketAddr::new(config.ip, port), Transport::Clear(config.connections))
+            }
+            AskedServer::Secure(server) => (server.address, Transport::Secure(server)),
+        };
         Ok(Self {
-            address: SocketAddr::new(config.ip, port),
-            connections: config.connections,
+            address,
+            transport,
             context: PoolContext::new(options.clone(), tls),
             memory: memory.clone(),
             notes_misses,
@@ -182,9 +203,11 @@ impl DnsServer {
         let edns_misses = self.memory.read(self.address, |known| known.edns_misses);
         let with_edns = options.edns0 && edns_misses < EDNS_MISSES_MAX;
         let asked = async {
-            match with_edns {
-                true => self.ask_with_edns(query).await,
-                false => self.exchange(query, false).await,
+            match &self.transport {
+                // No box on the way drops a part of it.
+                Transport::Secure(server) => Ok(server.ask(query).await?),
+                Transport::Clear(_) if with_edns => self.ask_with_edns(query).await,
+                Transport::Clear(_) => self.exchange(query, false).await,
             }
         };
         let response = timeout(options.timeout, asked).await.unwrap_or(Err(NetError::Timeout))?;
@@ -245,7 +268,10 @@ impl DnsServer {
         options.edns_payload_len = self.context.options.edns_payload_len;
         options.retry_interval = self.context.options.timeout / SENT_AGAIN;
         let provider = TokioRuntimeProvider::default();
-        for connection in &self.connections {
+        let Transport::Clear(connections) = &self.transport else {
+            return Err(NetError::NoConnections);
+        };
+        for connection in connections {
             let connecting =
                 provider.new_connection(self.address.ip(), connection, &self.context)?;
             let handle = connecting.await?;
@@ -291,7 +317,7 @@ mod tests {
         config.connections.iter_mut().for_each(|udp| udp.port = address.port());
         let mut options = ResolverOpts::default();
         options.timeout = Duration::from_millis(wait_ms);
-        DnsServer::new(config, &options, memory, notes_misses).unwrap()
+        DnsServer::new(AskedServer::Clear(config), &options, memory, notes_misses).unwrap()
     }
 
     #[tokio::test]

@@ -1,18 +1,18 @@
 //! The configured DNS servers, in their order: the first one that answers decides.
 
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hickory_resolver::config::{NameServerConfig, ResolverConfig, ResolverOpts};
+use hickory_resolver::config::{NameServerConfig, ResolverOpts};
 use hickory_resolver::proto::rr::Name;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::dns::answer::Answer;
-use crate::dns::server::{DnsServer, ServerMemory};
-use eyelet_config::Dns;
+use crate::dns::secure::SecureDns;
+use crate::dns::server::{AskedServer, DnsServer, ServerMemory};
+use eyelet_config::{Dns, DnsTransport, NameServer};
 
 /// How long a server is waited for before the next one is asked, too. A server nearby answers from
 /// its cache in a few milliseconds, and asks others in about 100.
@@ -37,11 +37,11 @@ impl Servers {
     /// # Errors
     /// See [`DnsServer::new`].
     pub fn new(
-        servers: Vec<NameServerConfig>,
+        servers: Vec<AskedServer>,
         options: &ResolverOpts,
         memory: &Arc<ServerMemory>,
     ) -> Result<Self, String> {
-        let server = |config| DnsServer::new(config, options, memory, true).map(Rc::new);
+        let server = |endpoint| DnsServer::new(endpoint, options, memory, true).map(Rc::new);
         let all = servers.into_iter().map(server).collect::<Result<_, _>>()?;
         Ok(Self { all, attempts: options.attempts })
     }
@@ -131,26 +131,49 @@ pub fn name(text: &str) -> Result<Name, String> {
     Name::from_ascii(text).map_err(|error| error.to_string())
 }
 
-/// The resolvers to query, and their options.
+/// The resolvers to query, and how names are looked up.
+pub struct Configured {
+    pub endpoints: Vec<AskedServer>,
+    /// Of the system's resolvers.
+    pub search: Vec<Name>,
+    pub options: ResolverOpts,
+}
+
+/// The resolvers to query, and their options. `secure` is for those over TLS.
 ///
 /// # Errors
 /// If the system's resolvers are wanted and cannot be read.
-pub fn configured(dns: &Dns) -> Result<(ResolverConfig, ResolverOpts), String> {
+pub fn configured(dns: &Dns, secure: Option<&SecureDns>) -> Result<Configured, String> {
     if dns.servers.is_empty() {
         let read = hickory_resolver::system_conf::read_system_conf();
-        return read.map_err(|error| {
+        let (config, options) = read.map_err(|error| {
             format!("cannot read /etc/resolv.conf: {error}; [dns] servers names resolvers instead")
+        })?;
+        let (domain, search, servers) = config.into_parts();
+        return Ok(Configured {
+            endpoints: servers.into_iter().map(AskedServer::Clear).collect(),
+            search: domain.into_iter().chain(search).collect(),
+            options,
         });
     }
-    let servers = dns.servers.iter().copied().map(server).collect();
-    Ok((ResolverConfig::from_name_servers(servers), ResolverOpts::default()))
+    let endpoints = dns.servers.iter().map(|server| endpoint(server, secure));
+    let (endpoints, options) = (endpoints.collect::<Result<_, _>>()?, ResolverOpts::default());
+    Ok(Configured { endpoints, search: Vec::new(), options })
 }
 
-/// The resolver at an address.
-fn server(address: SocketAddr) -> NameServerConfig {
-    let mut config = NameServerConfig::udp_and_tcp(address.ip());
-    for connection in &mut config.connections {
-        connection.port = address.port();
+/// A configured resolver. One over TLS is never asked in clear.
+fn endpoint(server: &NameServer, secure: Option<&SecureDns>) -> Result<AskedServer, String> {
+    let secure = match (&server.transport, secure) {
+        (DnsTransport::Clear, _) => None,
+        (_, Some(secure)) => secure.server(server)?,
+        (_, None) => return Err(format!("{server}: no CA certificates were read")),
+    };
+    if let Some(server) = secure {
+        return Ok(AskedServer::Secure(server));
     }
-    config
+    let mut config = NameServerConfig::udp_and_tcp(server.address.ip());
+    for connection in &mut config.connections {
+        connection.port = server.address.port();
+    }
+    Ok(AskedServer::Clear(config))
 }

@@ -11,6 +11,7 @@ use std::path::Path;
 use eyelet_config::RunAuthority;
 use eyelet_config::pem::Pem;
 use eyelet_local_ca::{LocalCaError, run_authority};
+use rustls_pki_types::CertificateDer;
 
 use super::p12;
 use super::serving::MintedNames;
@@ -102,10 +103,26 @@ impl RunTrust {
             MintedNames::These(names) => Some(&**names),
         };
         let authority = run_authority(names)?;
-        let mut trust = Self::default();
+        let trust = Self::of((&authority.pem, &authority.certificate), FOLDER, system, variable)?;
+        let mut trust = Self { authority: Some(authority), ..trust };
         if names.is_none() {
             trust.notes.push("no list bounds the run's authority: it may sign any name");
         }
+        Ok(trust)
+    }
+
+    /// Joins an authority, as PEM and as DER, with the roots of `system`, and with those that the
+    /// caller's variables name. The files will be in `folder`.
+    ///
+    /// # Errors
+    /// [`TrustError`].
+    pub fn of(
+        (pem, certificate): (&str, &CertificateDer<'_>),
+        folder: &str,
+        system: Option<&Path>,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, TrustError> {
+        let mut trust = Self::default();
         // An empty value is none, for OpenSSL too.
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let roots = match (variable(OPENSSL), system) {
@@ -118,7 +135,7 @@ impl RunTrust {
                 Vec::new()
             }
         };
-        let mut bundles = Bundles { authority: &authority.pem, known: BTreeMap::new() };
+        let mut bundles = Bundles { authority: pem, known: BTreeMap::new() };
         let default = bundles.add(BUNDLE, &roots, &mut trust.files);
         bundles.known.extend(variable(OPENSSL).map(|path| (path, BUNDLE.to_owned())));
         let alone = bundles.add(ALONE, &[], &mut trust.files);
@@ -136,15 +153,20 @@ impl RunTrust {
                     }
                 },
             };
-            trust.variables.push((name.into(), format!("{FOLDER}/{file}").into()));
+            trust.variables.push((name.into(), format!("{folder}/{file}").into()));
         }
-        trust.add_java(&roots, &authority, variable(JAVA).unwrap_or_default());
-        trust.authority = Some(authority);
+        let java = variable(JAVA).unwrap_or_default();
+        trust.add_java(&roots, (certificate, folder), java);
         Ok(trust)
     }
 
     /// Adds the trust store, unless the caller has named one.
-    fn add_java(&mut self, roots: &[u8], authority: &RunAuthority, mut options: OsString) {
+    fn add_java(
+        &mut self,
+        roots: &[u8],
+        (certificate, folder): (&CertificateDer<'_>, &str),
+        mut options: OsString,
+    ) {
         if options.to_string_lossy().contains(&format!("{JAVA_STORE}=")) {
             self.notes.push(
                 "JAVA_TOOL_OPTIONS names a trust store: Java programs trust that, and not the \
@@ -159,14 +181,19 @@ impl RunTrust {
             );
             Vec::new()
         });
-        let mut all = vec![authority.certificate.clone()];
+        let mut all = vec![certificate.clone().into_owned()];
         all.extend(roots);
         self.files.push(ShownFile { name: STORE.into(), content: p12::trust_store(&all) });
         if !options.is_empty() {
             options.push(" ");
         }
-        options.push(format!("{JAVA_STORE}={FOLDER}/{STORE} {JAVA_STORE}Type=PKCS12"));
+        options.push(format!("{JAVA_STORE}={folder}/{STORE} {JAVA_STORE}Type=PKCS12"));
         self.variables.push((JAVA.into(), options));
+    }
+
+    /// Keeps those variables alone whose files are read beside a program's own roots.
+    pub fn keep_adding(&mut self) {
+        self.variables.retain(|(name, _)| ADDING.iter().any(|adding| name == adding));
     }
 
     /// The variables as lines of a shell. A value of the caller may be no text.

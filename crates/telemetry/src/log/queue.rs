@@ -43,7 +43,7 @@ struct Waiting {
     /// Lines in the batch that is being written.
     lines_in_hand: u64,
     fills: usize,
-    /// Whether the receiver sleeps: waking costs a system call, so it is done only then.
+    /// True if the receiver sleeps: waking costs a system call, so it is done only then.
     is_drain_asleep: bool,
 }
 

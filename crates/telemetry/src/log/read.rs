@@ -61,7 +61,7 @@ pub struct LoggedRequester {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub struct LoggedEvidence {
-    /// Whether the destination is an address of the name.
+    /// True if the destination is an address of the name.
     pub dns_agrees: Option<bool>,
     /// What the destination showed.
     pub certificate: Option<LoggedCertificate>,
@@ -74,7 +74,7 @@ pub struct LoggedCertificate {
     /// Its first names.
     pub names: Vec<String>,
     pub issuer: String,
-    /// Whether it is valid for the name.
+    /// True if it is valid for the name.
     pub valid: bool,
 }
 

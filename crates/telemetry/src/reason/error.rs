@@ -45,7 +45,7 @@ impl IoFailure {
         }
     }
 
-    /// Whether the peer reset the connection.
+    /// True if the peer reset the connection.
     pub fn is_reset(&self) -> bool {
         matches!(self.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
     }
@@ -76,12 +76,12 @@ impl fmt::Display for IoFailure {
 pub struct Http2Failure {
     /// The code (RFC 9113 section 7).
     pub code: u32,
-    /// Whether the peer sent it. Otherwise it was detected here.
+    /// True if the peer sent it. Otherwise it was detected here.
     pub received: bool,
 }
 
 impl Http2Failure {
-    /// Whether the peer wanted no more: NO_ERROR or CANCEL, as a browser sends for a closed tab.
+    /// True if the peer wanted no more: NO_ERROR or CANCEL, as a browser sends for a closed tab.
     pub fn is_leave(self) -> bool {
         self.received && matches!(self.code, 0 | 8)
     }

@@ -67,6 +67,16 @@ named! {
 }
 
 named! {
+    /// The rate of handshakes that is reached.
+    RateLimit {
+        /// `limits.handshakes_per_second`.
+        Process = "handshakes_per_second",
+        /// `limits.source_handshakes_per_second`.
+        Source = "source_handshakes_per_second",
+    }
+}
+
+named! {
     /// Why there is no certificate of an ACME server, or of the SPIFFE Workload API.
     CertificateLack {
         /// The last one that the Workload API has sent has expired.

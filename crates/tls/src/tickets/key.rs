@@ -82,7 +82,7 @@ impl Key {
         Ok(Self { name, start, period_secs, origin, secret, aead, steady_end })
     }
 
-    /// Whether it is the key of this source for the period that begins at `start`.
+    /// True if it is the key of this source for the period that begins at `start`.
     pub(super) fn is_for(&self, start: u64, period_secs: u32, origin: Origin) -> bool {
         (self.start, self.period_secs, self.origin) == (start, period_secs, origin)
     }
@@ -97,7 +97,7 @@ impl Key {
         self.steady_end = end.map_or(self.steady_end, |end| end.max(self.steady_end));
     }
 
-    /// Whether no ticket that it sealed is good any more. Both clocks must agree: a wall clock that
+    /// True if no ticket that it sealed is good any more. Both clocks must agree: a wall clock that
     /// jumps ahead and back again costs no ticket. A key of a period that is not even the next one
     /// was made during such a jump.
     pub(super) fn is_out_of_date(&self, now: Now) -> bool {

@@ -42,7 +42,7 @@ pub(super) fn read(list: Cursor<'_>, parts: &mut Parts) -> Result<(), Malformed>
     }
 }
 
-/// The same, if there are too many types for the short list.
+/// Walks a list with too many types for the short list.
 #[cold]
 fn read_many(list: Cursor<'_>, parts: &mut Parts) -> Result<(), Malformed> {
     let mut many = Many::new();

@@ -13,9 +13,9 @@ mod view;
 pub use crate::fault::{Fault, Field, Malformed};
 pub use facts::{HelloFacts, HelloName};
 pub use peek::{NotTls, Peek};
-pub use reader::{HelloReader, raw_bytes_max};
+pub use reader::{HelloReader, peek_message, raw_bytes_max};
 pub use sni::{HOST_NAME_BYTES_MAX, HostName, LABEL_BYTES_MAX, Sni, SniFault};
-pub use view::{Hello, ProtocolName, is_grease, protocol_names};
+pub use view::{Hello, ProtocolName, Transport, is_grease, protocol_names};
 
 /// Parts that the ServerHello's reader shares.
 pub(crate) mod parts {

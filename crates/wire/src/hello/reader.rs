@@ -3,10 +3,12 @@
 
 use super::peek::Peek;
 use super::spans::Parts;
-use super::view::Hello;
+use super::view::{Hello, Transport};
 use super::{not_tls, parse};
-use crate::handshake::{CLIENT_HELLO, Message, MessageReader};
+use crate::fault::{Fault, Malformed};
+use crate::handshake::{CLIENT_HELLO, MESSAGE_HEADER_LEN, Message, MessageReader, message_bytes};
 use crate::record::HEADER_LEN;
+use alloc::borrow::Cow;
 
 /// Reads a ClientHello from the bytes received so far. It removes none: the upstream gets the bytes
 /// that were read.
@@ -41,11 +43,31 @@ impl HelloReader {
                 // Filled in place: each move would cost a tenth of the reading.
                 let mut parts = Parts::default();
                 match parse::client_hello(&message, &mut parts) {
-                    Ok(()) => Peek::Hello(Hello::new(message, raw_len, parts)),
+                    Ok(()) => Peek::Hello(Hello::new(message, Transport::Tcp, raw_len, parts)),
                     Err(malformed) => Peek::Malformed(malformed),
                 }
             }
         }
+    }
+}
+
+/// Reads a ClientHello without records, as QUIC carries it (RFC 9001 4). `stream` is the begin of
+/// the CRYPTO stream, as far as it has no gap. Never [`Peek::NotTls`].
+pub fn peek_message(stream: &[u8], hello_bytes_max: usize) -> Peek<'_> {
+    let len = match message_bytes(CLIENT_HELLO, hello_bytes_max, stream) {
+        Ok(len) => len.unwrap_or(MESSAGE_HEADER_LEN),
+        Err(malformed) => return Peek::Malformed(malformed),
+    };
+    if stream.len() < len {
+        return Peek::NeedMore { at_least: len - stream.len() };
+    }
+    if stream.len() > len {
+        return Peek::Malformed(Malformed { at: len as u32, why: Fault::NotAligned });
+    }
+    let mut parts = Parts::default();
+    match parse::client_hello(stream, &mut parts) {
+        Ok(()) => Peek::Hello(Hello::new(Cow::Borrowed(stream), Transport::Quic, 0, parts)),
+        Err(malformed) => Peek::Malformed(malformed),
     }
 }
 

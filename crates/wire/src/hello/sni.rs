@@ -123,7 +123,7 @@ fn check(name: &[u8]) -> Result<Letters, SniFault> {
     sound(name).ok_or_else(|| first_fault(name).err().unwrap_or(SniFault::NonAscii))
 }
 
-/// Whether a name is well-formed, in one pass. Nearly every name is.
+/// Checks that a name is well-formed, in one pass. Nearly every name is.
 fn sound(name: &[u8]) -> Option<Letters> {
     let (mut letters, mut label_at) = (Letters::Lower, 0);
     for (at, &byte) in name.iter().enumerate() {
@@ -171,7 +171,7 @@ fn is_label(label: &[u8]) -> bool {
         && label.last() != Some(&b'-')
 }
 
-/// Whether a label is a decimal number, or `0x` with hexadecimal digits or none.
+/// True if a label is a decimal number, or `0x` with hexadecimal digits or none.
 fn is_number(label: &[u8]) -> bool {
     match label {
         [b'0', b'x' | b'X', digits @ ..] => digits.iter().all(u8::is_ascii_hexdigit),
@@ -257,7 +257,7 @@ fn host_name(mut body: Cursor<'_>) -> Result<Cow<'_, str>, SniFault> {
 }
 
 impl Sni<'_> {
-    /// The same without a borrow.
+    /// This name without a borrow.
     pub(super) fn into_owned(self) -> Sni<'static> {
         match self {
             Self::Absent => Sni::Absent,

@@ -17,14 +17,35 @@ const DTLS13: u16 = 0xfefc;
 /// it.
 pub struct Hello<'a> {
     message: Cow<'a, [u8]>,
+    transport: Transport,
     raw_len: usize,
     sni: Sni<'a>,
     parts: Parts,
 }
 
+/// The protocol that carries a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// TCP, or a Unix socket.
+    #[default]
+    Tcp,
+    /// QUIC.
+    Quic,
+}
+
 /// An ALPN protocol name: 1 to 255 bytes of any value (RFC 7301 3.1).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ProtocolName<'a>(&'a [u8]);
+
+/// `tcp` or `quic`, the spelling of rules and access lines.
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Quic => "quic",
+        })
+    }
+}
 
 /// Whether this cipher suite, group, extension, version or signature scheme is a GREASE value,
 /// which clients add to keep servers tolerant (RFC 8701): `0x?A?A` with equal bytes.
@@ -47,13 +68,39 @@ pub fn protocol_names(mut list: &[u8]) -> impl Iterator<Item = ProtocolName<'_>>
 impl<'a> Hello<'a> {
     /// `message` includes its header; `raw_len` is the length of the records that carried it.
     #[inline(always)]
-    pub(super) fn new(message: Cow<'a, [u8]>, raw_len: usize, parts: Parts) -> Self {
+    pub(super) fn new(
+        message: Cow<'a, [u8]>,
+        transport: Transport,
+        raw_len: usize,
+        parts: Parts,
+    ) -> Self {
         let sni = match (parts.server_name, &message) {
             (None, _) => Sni::Absent,
             (Some(span), Cow::Borrowed(message)) => sni::read(span.cursor(message)),
             (Some(span), Cow::Owned(message)) => sni::read(span.cursor(message)).into_owned(),
         };
-        Self { message, raw_len, sni, parts }
+        Self { message, transport, raw_len, sni, parts }
+    }
+
+    /// A copy that lives as long as it is needed.
+    pub fn into_owned(self) -> Hello<'static> {
+        Hello {
+            message: Cow::Owned(self.message.into_owned()),
+            transport: self.transport,
+            raw_len: self.raw_len,
+            sni: self.sni.into_owned(),
+            parts: self.parts,
+        }
+    }
+
+    /// The protocol that carried it.
+    pub const fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// The message, its header included.
+    pub fn message(&self) -> &[u8] {
+        &self.message
     }
 
     /// The server's name, or why there is none.
@@ -179,7 +226,7 @@ impl<'a> Hello<'a> {
     }
 
     /// Bytes of this hello's records in what was fed. What follows (early data, garbage) is not
-    /// read.
+    /// read. 0 if it came without records, by QUIC.
     pub const fn raw_len(&self) -> usize {
         self.raw_len
     }

@@ -124,7 +124,7 @@ fn hashes_the_text_of_the_specification() {
     );
 }
 
-/// The same without signature algorithms: "6d807ffa2a79" in the specification, which leaves
+/// The text without signature algorithms: "6d807ffa2a79" in the specification, which leaves
 /// `000d` in the list. A hello with that extension has an algorithm, so it is a GREASE one here.
 #[test]
 fn without_signature_algorithms_there_is_no_underscore() {

@@ -258,7 +258,7 @@ fn start() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// The same answer however the bytes arrive, and no panic.
+    /// One answer, however the bytes arrive, and no panic.
     #[test]
     fn the_answer_does_not_depend_on_segments(
         start in start(),

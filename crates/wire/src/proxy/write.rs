@@ -45,9 +45,9 @@ pub struct Ssl<'a> {
     pub cipher: &'a str,
     /// The common name of the client's certificate, if it has one.
     pub common_name: Option<&'a str>,
-    /// Whether the client showed a certificate that was verified in this session.
+    /// True if the client showed a certificate that was verified in this session.
     pub client_certificate: bool,
-    /// Whether it did so on this connection, not only on the one that it resumes.
+    /// True if it did so on this connection, not only on the one that it resumes.
     pub client_certificate_here: bool,
 }
 

@@ -440,7 +440,7 @@ fn pass_all(pair: &mut Pair) -> (Vec<u32>, usize) {
     (order, passed)
 }
 
-/// The same for one socket: how many bytes.
+/// Reads so for one socket. Returns how many bytes.
 fn pass(pair: &mut Pair) -> usize {
     pass_all(pair).1
 }

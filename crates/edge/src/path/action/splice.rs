@@ -53,7 +53,8 @@ pub fn splice(
                 DialMark::Hello(hello, connection.info.decided.hop_count)
             }
         };
-        let options = DialOptions { source, first: peeked, fast_open, mark, balanced: None };
+        let options =
+            DialOptions { source, first: peeked, fast_open, mark, ..DialOptions::default() };
         let sent = match upstream::dial(connection, &target, &options).await {
             Ok(sent) => sent,
             Err(end) => {

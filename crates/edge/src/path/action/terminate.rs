@@ -234,7 +234,8 @@ async fn hold(
 
 /// Whether the upstream accepts no connection, which may change.
 fn is_down(dialled: &Result<usize, End>) -> bool {
-    matches!(dialled, Err(End { reason: Reason::Io(Peer::Upstream, _), .. }))
+    let reason = dialled.as_ref().err().map(|end| &end.reason);
+    matches!(reason, Some(Reason::Io(Peer::Upstream, _) | Reason::NoLocalPort(_)))
 }
 
 #[cfg(test)]

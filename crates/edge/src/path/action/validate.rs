@@ -12,7 +12,7 @@ use crate::path::active::Active;
 use crate::path::handshake::handshake;
 use crate::path::peek;
 
-/// Whether the hello is such a request, on a listener that leads to a rule with ACME. A name that
+/// True if the hello is such a request, on a listener that leads to a rule with ACME. A name that
 /// nobody here has ordered is left to the rules: it may be validated by what it is spliced to.
 pub fn is_asked(connection: &Active<'_>, hello: &Hello<'_>) -> bool {
     let Some(acme) = &connection.edge.snapshot.config.acme else { return false };

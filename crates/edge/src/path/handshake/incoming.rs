@@ -85,7 +85,7 @@ impl EarlyData {
     }
 }
 
-/// Whether a TLS 1.3 hello lacks an extension, so that we answer `missing_extension` (RFC 8446
+/// True if a TLS 1.3 hello lacks an extension, so that we answer `missing_extension` (RFC 8446
 /// section 9.2). A pre-shared key alone does not suffice: we require a new key exchange, and a
 /// certificate if the ticket is not ours.
 pub fn is_lacking(hello: &Hello<'_>) -> bool {
@@ -126,7 +126,7 @@ pub fn content_type(record: &[u8]) -> Option<u8> {
     record.first().copied()
 }
 
-/// Whether a record does not belong to the client's handshake (RFC 8446 section 4.2.10: "ignoring
+/// True if a record does not belong to the client's handshake (RFC 8446 section 4.2.10: "ignoring
 /// records that fail to deprotect"). It is opened on a copy. The client's sequence number stays 0
 /// until one record opens.
 pub fn is_early_data(suite: Suite, client_handshake: &[u8], record: &[u8]) -> bool {

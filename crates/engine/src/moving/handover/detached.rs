@@ -125,12 +125,12 @@ impl Detached {
         self.further.len()
     }
 
-    /// The same for another thread. Who has them must drop them before the connection is attached.
+    /// The sockets for another thread, which must drop them before the connection is attached.
     pub(crate) fn shared_sockets(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
         std::iter::once(&self.client).chain(&self.upstream).chain(&self.further)
     }
 
-    /// Whether it takes bytes along that are not sent, or not opened, yet.
+    /// True if it takes bytes along that are not sent, or not opened, yet.
     #[cfg(test)]
     pub fn holds_bytes(&self) -> bool {
         let flow = match &self.relay {

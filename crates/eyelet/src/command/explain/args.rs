@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use eyelet_config::tls_version_code;
 use eyelet_wire::connect::{ConnectFault, Target};
+use eyelet_wire::hello::Transport;
 
 use super::evidence::EvidenceArgs;
 
@@ -14,6 +15,7 @@ Examples:
   eyelet explain edge.toml --sni app.example --alpn h2
   eyelet explain edge.toml --connect packages.example:443      the hello has the same name
   eyelet explain edge.toml --sni bank.example --destination 192.0.2.7:443 --ask
+  eyelet explain edge.toml --quic first.pcap                   the hello in QUIC's datagrams
   tail -n 1 access.log | eyelet explain edge.toml --log-line -
 
 Exit status: 0, whatever the verdict is; 2 if FILE has mistakes or a flag is wrong.";
@@ -78,6 +80,15 @@ pub struct ExplainArgs {
     /// The path of a request on the connection; by default "/", if there is a --method
     #[arg(long, value_name = "PATH")]
     pub path: Option<String>,
+    /// The protocol that carries the connection: tcp or quic
+    #[arg(long, value_name = "PROTOCOL", default_value_t = Transport::Tcp,
+        value_parser = transport, conflicts_with = "connect")]
+    pub transport: Transport,
+    /// A file with the first datagrams of a QUIC connection, in hex or as a capture (pcap): asks
+    /// about their hello
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sni", "no_sni", "sni_malformed",
+        "connect", "alpn", "tls_version_max", "ech", "tls_compression", "ja4", "log_line"])]
+    pub quic: Option<PathBuf>,
     /// A line of the access log, or "-" to read one: asks about its connection
     #[arg(long, value_name = "LINE", conflicts_with_all = ["sni", "no_sni", "sni_malformed",
         "connect", "listener", "destination", "alpn", "client", "tls_version_max",
@@ -97,6 +108,11 @@ pub(super) fn target(text: &str) -> Result<Target, String> {
         ConnectFault::Target => "expected HOST:PORT, such as app.example:443".to_owned(),
         fault => fault.to_string(),
     })
+}
+
+fn transport(text: &str) -> Result<Transport, &'static str> {
+    let known = [Transport::Quic, Transport::Tcp];
+    known.into_iter().find(|it| it.to_string() == text).ok_or("expected \"quic\" or \"tcp\"")
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -421,3 +421,97 @@ fn several_upstreams() {
         No rule comes before it.\n";
     assert_eq!(out, expected);
 }
+
+/// A capture of the pcap format whose frames have this link type.
+fn capture(link: u32, frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, link].map(u32::to_le_bytes).concat();
+    for frame in frames {
+        let len = frame.len() as u32;
+        file.extend([0, 0, len, len].map(u32::to_le_bytes).concat());
+        file.extend(frame);
+    }
+    file
+}
+
+/// An IP packet of this version with a UDP datagram.
+fn udp(version: u8, payload: &[u8]) -> Vec<u8> {
+    let len = (8 + payload.len() as u16).to_be_bytes();
+    let header = match version {
+        4 => [&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17][..], &[0; 10]].concat(),
+        _ => [&[0x60, 0, 0, 0, 0, 0, 17, 64][..], &[0; 32]].concat(),
+    };
+    [&*header, &[0xc3, 0x50, 1, 0xbb], &len, &[0, 0], payload].concat()
+}
+
+#[test]
+fn datagrams_of_quic() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    };
+    let config = "[[listener]]\naddress = \"127.0.0.1:443\"\n\
+        [[listener]]\nname = \"both\"\naddress = \"127.0.0.1:8443\"\nquic = true\n\
+        [[rule]]\ntransport = \"tcp\"\naction = \"splice\"\nupstream = \"a:1\"\n\
+        [[rule]]\nja4 = \"q13d0310al_55b375c5d22e_a5d9a6d2b4c5\"\naction = \"refuse\"\n\
+        [[rule]]\nlistener = \"both\"\nsni = \"example.com\"\naction = \"refuse\"\n";
+    let config = write("edge.toml", config.as_bytes());
+    let config = Path::new(&config);
+    // The example of RFC 9001 A.2, and other packets behind it.
+    let hex = include_str!("../../../../quic/src/tests/bytes/rfc9001.hex");
+    let digits: String = hex.lines().skip(1).take_while(|line| !line.starts_with('#')).collect();
+    let pairs = digits.as_bytes().chunks(2).map(|pair| str::from_utf8(pair).unwrap());
+    let initial: Vec<u8> = pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+
+    let vlan = [&[0; 12][..], &[0x81, 0, 0, 1, 0x08, 0], &udp(4, &initial)].concat();
+    let tcp = [&[0; 12][..], &[0x08, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6], &[0; 40]].concat();
+    let files = [
+        write("a.hex", hex.as_bytes()),
+        write("ip.pcap", &capture(101, &[udp(6, &[0x40; 30]), udp(6, &initial)])),
+        write("lan.pcap", &capture(1, &[tcp, vlan])),
+    ];
+    for file in files {
+        let (out, code) = run(config, &format!("--quic {file}"));
+        assert!(out.starts_with("hello:   from 1 datagram, ja4 q13d0"), "{out}");
+        assert!(
+            out.contains("rule:    rule 3\naction:  refuse\nreason:  refused by name\n"),
+            "{out}"
+        );
+        assert!(out.contains("answer:  CONNECTION_CLOSE with code 0x170\n"), "{out}");
+        assert!(out.contains("rule 1: transport = \"tcp\" does not hold for \"quic\"\n"), "{out}");
+        assert_eq!(code, ExitCode::SUCCESS);
+    }
+    let mut cut = initial.clone();
+    cut.truncate(1199);
+    let mut forged = initial.clone();
+    forged[600] ^= 1;
+    let mut other = initial.clone();
+    other[4] = 9;
+    let cooked = capture(1, &[vec![0; 60]]);
+    for (file, why) in [
+        (capture(101, &[udp(4, &cut)]), "no hello: QUIC packet is cut short"),
+        (capture(101, &[udp(4, &forged)]), "no hello: Initial packet does not authenticate"),
+        (
+            capture(101, &[udp(4, &other)]),
+            "no hello: QUIC version 0x00000009; an edge decides it by rules that ask for no hello",
+        ),
+        (cooked.clone(), "no datagram"),
+        (cooked[..cooked.len() - 1].to_vec(), "a capture whose end is missing"),
+        (capture(147, &[]), "a capture of link type 147, which is not read"),
+        (
+            vec![0x0a, 0x0d, 0x0d, 0x0a],
+            "a capture in the pcapng format; `editcap -F pcap IN OUT` makes it pcap",
+        ),
+        (b"c0ff0".to_vec(), NEITHER),
+        (vec![0xff; 9], NEITHER),
+    ] {
+        let file = write("bad", &file);
+        let (out, code) = run(config, &format!("--quic {file}"));
+        assert_eq!(out, format!("--quic: {file}: {why}\n"));
+        assert_eq!(code, ExitCode::from(check::MISTAKES));
+    }
+}
+
+/// The message about a file that has no datagrams.
+const NEITHER: &str = "neither a capture (pcap) nor datagrams in hex, with an empty line between";

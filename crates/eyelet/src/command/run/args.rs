@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use eyelet_config::{Permitted, UPSTREAM_WAIT_MAX};
+use serde::{Deserialize, Serialize};
 
 use super::ports::HTTPS;
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  eyelet run -- node server.js                 https://app.localhost:8443/, with a local certificate
+  eyelet run -- node server.js                 https://FOLDER.localhost:8443/, by the folder's name
+  eyelet run --name api.localhost -- node api.js    a second one has the same port
   eyelet run --watch src -- npm start          starts it again when a file in src changes
   eyelet run --port 8000 -- python3 -m http.server 8000
   eyelet run --name app.example --certificate app.pem --key app.key -- ./server
@@ -25,6 +27,7 @@ const PROXY_EXAMPLES: &str = "\
 Examples:
   eyelet proxy app.localhost=127.0.0.1:3000
   eyelet proxy app.localhost=http://127.0.0.1:3000 api.localhost=unix:/run/api.sock
+  eyelet proxy --background api.localhost=127.0.0.1:8000     ends by `eyelet stop api.localhost`
   eyelet proxy --certificate app.pem --key app.key app.example=10.0.0.7:3000";
 
 /// Arguments of `eyelet run`.
@@ -33,12 +36,18 @@ Examples:
 pub struct RunArgs {
     #[command(flatten)]
     pub(super) edge: EdgeArgs,
-    /// The name in the URL and in the local certificate
-    #[arg(long, value_name = "HOST", default_value = "app.localhost", value_parser = host)]
-    pub(super) name: String,
+    /// The name in the URL and in the local certificate; by default that of this folder, as
+    /// app.localhost, and in a worktree of git with its branch, as feature.app.localhost
+    #[arg(long, value_name = "HOST", value_parser = host)]
+    pub(super) name: Option<String>,
     /// The port that the command listens on; without it a free one
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: Option<u16>,
+    /// Let other machines of this network reach it, such as phones: `lan`, or an address of this
+    /// machine. A page at port 80 has the certificate that they must trust
+    #[arg(long, value_name = "lan|ADDR", value_parser = share)]
+    #[arg(conflicts_with_all = ["listen", "certificate", "tcp"])]
+    pub(super) share: Option<IpAddr>,
     /// Start the command again when a file in this folder changes
     #[arg(long, value_name = "DIR")]
     pub(super) watch: Vec<PathBuf>,
@@ -53,6 +62,9 @@ pub struct RunArgs {
 pub struct ProxyArgs {
     #[command(flatten)]
     pub(super) edge: EdgeArgs,
+    /// Go on in the background, until `eyelet stop NAME`
+    #[arg(long, conflicts_with_all = ["listen", "certificate", "log"])]
+    pub(super) background: bool,
     /// A name and its application: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/PATH
     #[arg(required = true, value_name = "NAME=UPSTREAM", value_parser = site)]
     pub(super) sites: Vec<Site>,
@@ -92,8 +104,24 @@ pub(super) struct EdgeArgs {
     pub(super) log: Option<PathBuf>,
 }
 
+impl EdgeArgs {
+    /// Whether the edge is for this command alone: it listens, or logs, where no other does, or
+    /// has a certificate that may be for other names.
+    pub(super) fn is_alone(&self) -> bool {
+        self.listen.is_some() || self.certificate.is_some() || self.log.is_some()
+    }
+}
+
+/// Arguments of `eyelet stop`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StopArgs {
+    /// A name of an `eyelet run` or an `eyelet proxy`, as `eyelet list` shows it
+    #[arg(value_name = "NAME", value_parser = host)]
+    pub(super) name: String,
+}
+
 /// A name and its application.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Site {
     pub(super) name: String,
     pub(super) upstream: String,
@@ -118,6 +146,27 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "expected an address and a port, such as 127.0.0.1:8443 or 0.0.0.0:443".to_owned()
     })
+}
+
+/// The address of this machine by which others reach it.
+fn share(text: &str) -> Result<IpAddr, String> {
+    let ip = match text {
+        "lan" => eyelet_sys::interfaces::own_address().map(IpAddr::from).ok_or(
+            "this machine has no default route; say its address in the network, as \
+             --share 192.168.1.5",
+        )?,
+        text => text.parse().map_err(|_| {
+            "expected lan, or an address of this machine, such as 192.168.1.5".to_owned()
+        })?,
+    };
+    match Permitted::default().has_address(ip) && !ip.is_loopback() {
+        true => Ok(ip),
+        false => Err(format!(
+            "{ip} is no address of a private network, and the local authority signs no other: say \
+             --listen {}, with --certificate and --key",
+            SocketAddr::new(ip, HTTPS[1])
+        )),
+    }
 }
 
 fn hold(text: &str) -> Result<Duration, String> {

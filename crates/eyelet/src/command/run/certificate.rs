@@ -1,5 +1,6 @@
 //! The certificate that `run` and `proxy` serve: the given one, or one of the local authority.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,18 +10,40 @@ use eyelet_local_ca::{Authority, SubjectName, folder_option, shell_word};
 
 use super::args::EdgeArgs;
 
+/// The keys of a rule whose certificate the local authority signs.
+pub(super) const SIGNED: &str = "certificate = \"local\"";
+
 #[cfg_attr(test, derive(Default))]
 pub(super) struct Certificate {
     /// Its keys of a rule.
     pub(super) keys: String,
-    /// The table of the local authority, if that signs it.
-    pub(super) local: Option<String>,
+    /// The local authority, if that signs it.
+    pub(super) local: Option<LocalTable>,
     /// Whose it is, in one line.
     pub(super) said: String,
     /// The local authority's own, if that signs it.
-    authority: Option<PathBuf>,
+    pub(super) authority: Option<PathBuf>,
     /// Whether clients must show one, too.
     asks_client: bool,
+}
+
+/// The table `[local]`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LocalTable {
+    /// The folder of the authority.
+    pub(super) folder: PathBuf,
+    /// Names that it may sign beyond what each authority may.
+    pub(super) permits: BTreeSet<String>,
+}
+
+impl LocalTable {
+    pub(super) fn text(&self) -> String {
+        let permit = match self.permits.is_empty() {
+            true => String::new(),
+            false => format!("permit = {}\n", serde_json::json!(self.permits)),
+        };
+        format!("[local]\nfolder = {}\n{permit}\n", quoted(&self.folder))
+    }
 }
 
 impl Certificate {
@@ -81,17 +104,11 @@ pub(super) fn certificate(
              {error}"
         )
     })?;
-    // What the authority may sign beyond what each one may.
-    let more: Vec<&str> =
-        names.iter().copied().filter(|name| !settings.permitted.has_name(name)).collect();
-    let folder = quoted(&authority.folder);
-    let permit = match more.is_empty() {
-        true => String::new(),
-        false => format!("permit = {}\n", serde_json::Value::from(more)),
-    };
-    let local = format!("[local]\nfolder = {folder}\n{permit}\n");
+    let permitted = |name: &&&str| settings.permitted.has_name(name);
+    let permits = names.iter().filter(|name| !permitted(name)).map(ToString::to_string).collect();
+    let local = LocalTable { folder: authority.folder.clone(), permits };
     Ok(Certificate {
-        keys: "certificate = \"local\"".into(),
+        keys: SIGNED.into(),
         local: Some(local),
         said: format!(
             "by your local authority; `eyelet trust --install{}` has this machine trust it",

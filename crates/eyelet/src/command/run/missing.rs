@@ -11,9 +11,11 @@ use eyelet_telemetry::counters;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::args::Site;
+use super::plan::PlannedRule;
 
 /// How often each is looked for.
 const EVERY: Duration = Duration::from_secs(1);
@@ -35,29 +37,35 @@ const LINES_MAX: usize = 16;
 
 /// What waits for an application.
 #[derive(Clone, Copy)]
-pub(super) struct Waiting {
+struct Waiting {
     /// Connections, not requests.
-    pub(super) is_tcp: bool,
+    is_tcp: bool,
     /// How long.
-    pub(super) hold: Duration,
+    hold: Duration,
 }
 
-/// Looks for each application from now on. `own` is where Eyelet listens. What is to be printed is
-/// received.
-pub(super) fn look_for(
-    sites: Vec<Site>,
-    waiting: Waiting,
-    own: Vec<SocketAddr>,
-) -> Receiver<String> {
-    let (sender, lines) = channel(LINES_MAX);
-    let own: Arc<[SocketAddr]> = own.into();
-    for site in sites {
-        if !waiting.is_tcp {
-            tokio::spawn(check_scheme(site.clone(), sender.clone()));
+/// Looks for applications until it is dropped.
+pub(super) struct Lookout {
+    /// What is to be printed.
+    pub(super) lines: Receiver<String>,
+    _looks: JoinSet<()>,
+}
+
+impl Lookout {
+    /// Looks for each application from now on. `own` is where Eyelet listens.
+    pub(super) fn start(rules: &[PlannedRule], own: Vec<SocketAddr>) -> Self {
+        let (sender, lines) = channel(LINES_MAX);
+        let own: Arc<[SocketAddr]> = own.into();
+        let mut looks = JoinSet::new();
+        for PlannedRule { site, options, .. } in rules {
+            let waiting = Waiting { is_tcp: options.tcp, hold: options.hold };
+            if !waiting.is_tcp {
+                looks.spawn(check_scheme(site.clone(), sender.clone()));
+            }
+            looks.spawn(look(site.clone(), waiting, own.clone(), sender.clone()));
         }
-        tokio::spawn(look(site, waiting, own.clone(), sender.clone()));
+        Self { lines, _looks: looks }
     }
-    lines
 }
 
 /// How an application was found.

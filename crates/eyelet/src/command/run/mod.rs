@@ -1,45 +1,43 @@
 //! `eyelet run` and `eyelet proxy`: TLS in front of an application, in one command. Both make the
-//! configuration that a file would have, and serve it as `serve` does.
+//! configuration that a file would have, and serve it as `serve` does, mostly by the shared edge.
 
 mod args;
 mod certificate;
 mod memory;
 mod missing;
+mod name;
 mod plan;
 pub(crate) mod ports;
+mod served;
+mod share;
+pub(crate) mod shared;
+mod trust;
 
 use std::error::Error;
 use std::fs;
 use std::future::pending;
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use eyelet_child::{
     Application, ChildEvent, Endpoint, LISTEN_TIMEOUT, Over, STOP_TIMEOUT, Supervisor,
 };
 use eyelet_sys::child::Signal;
 use tokio::sync::mpsc::{Receiver, channel};
-use tokio::sync::oneshot;
 
-use self::args::Site;
-use self::certificate::Certificate;
-use self::memory::Memory;
-use self::missing::Waiting;
-use self::plan::Plan;
-use self::ports::Ports;
+use self::served::{Served, ServedEvent, Wanted};
+use self::shared::ProjectKind;
 use crate::process::diagnostics::{self, Diagnostics};
-use crate::process::serve::{self, Running};
 use crate::process::signals::Signals;
 
-pub use self::args::{ProxyArgs, RunArgs};
+pub use self::args::{ProxyArgs, RunArgs, StopArgs};
 
 /// Events of the child that wait to be printed. Its thread waits for more room.
 const EVENTS_MAX: usize = 16;
-/// How often earlier configurations are freed and the workers are checked.
-const TICK: Duration = Duration::from_secs(1);
 /// The exit status of a shell for a program that is not there, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
@@ -56,6 +54,21 @@ pub fn run(args: &RunArgs, diagnostics: &Diagnostics) -> ExitCode {
 pub fn proxy(args: &ProxyArgs, diagnostics: &Diagnostics) -> ExitCode {
     let screen = Screen(diagnostics);
     exit(&screen, begin_proxy(args, &screen))
+}
+
+/// Prints the names that are served at the shared port.
+pub fn list(out: &mut dyn Write) -> ExitCode {
+    shared::list(out)
+}
+
+/// Ends the `eyelet run` or `eyelet proxy` that has a name.
+pub fn stop(args: &StopArgs) -> ExitCode {
+    shared::stop(&args.name)
+}
+
+/// The name that a project in the present folder has.
+pub(crate) fn name_here() -> String {
+    name::of_folder(&shared::own_folder())
 }
 
 fn exit(screen: &Screen<'_>, done: Result<u8, Box<dyn Error>>) -> ExitCode {
@@ -79,22 +92,32 @@ impl Screen<'_> {
 
 fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     check_folders(&args.watch)?;
-    let listen = args.edge.listen;
-    if let (Some(listen), Some(port)) = (listen, args.port)
+    if let (Some(listen), Some(port)) = (args.edge.listen, args.port)
         && eyelet_child::takes(listen, (Ipv4Addr::LOCALHOST, port).into())
     {
         return Err(format!("--listen {listen}: port {port} is the command's, by --port").into());
     }
+    let name = args.name.clone().unwrap_or_else(name_here);
     let port = match args.port {
         Some(port) => ports::check_free(port)?,
         None => eyelet_child::free_port()?,
     };
-    let ports = Ports::choose(listen, &[&args.name], &[port], |text| screen.say(text))?;
-    let certificate = certificate::certificate(&args.edge, &[&args.name], Some("--name"))?;
-    let plan = Plan::of_run(args, port, &ports, &certificate);
-    let application =
-        Application { command: args.command.clone(), port, watch: args.watch.clone() };
-    serve(plan, Work::Runs(application), &certificate, screen)
+    let certificate = certificate::certificate(&args.edge, &[&name], Some("--name"))?;
+    let rules = vec![plan::rule_of_run(args, (&name, port), &certificate)];
+    let application = Application {
+        command: args.command.clone(),
+        port,
+        watch: args.watch.clone(),
+        variables: Vec::new(),
+    };
+    let wanted = Wanted {
+        edge: &args.edge,
+        rules,
+        kept: vec![port],
+        certificate: &certificate,
+        share: args.share,
+    };
+    serve(wanted, Work::Runs(application), screen)
 }
 
 /// Whether these are folders. Without one there is nothing to serve.
@@ -112,97 +135,97 @@ fn check_folders(watched: &[PathBuf]) -> Result<(), String> {
 
 fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let names: Vec<&str> = args.sites.iter().map(|site| &*site.name).collect();
-    let kept: Vec<u16> =
-        args.sites.iter().filter_map(|site| ports::own_port(&site.upstream)).collect();
-    let ports = Ports::choose(args.edge.listen, &names, &kept, |text| screen.say(text))?;
+    let kept = args.sites.iter().filter_map(|site| ports::own_port(&site.upstream)).collect();
     let certificate = certificate::certificate(&args.edge, &names, None)?;
-    let plan = Plan::of_proxy(args, &ports, &certificate);
-    let waiting = Waiting { is_tcp: args.edge.tcp, hold: args.edge.hold };
-    let work = Work::IsThere(args.sites.clone(), waiting);
-    serve(plan, work, &certificate, screen)
+    let rules = plan::rules_of_proxy(args);
+    let wanted = Wanted { edge: &args.edge, rules, kept, certificate: &certificate, share: None };
+    let work = if args.background { Work::Background } else { Work::IsThere };
+    serve(wanted, work, screen)
 }
 
 /// What is behind the edge.
 enum Work {
     /// A command that is run.
     Runs(Application),
-    /// What runs already, and what waits for it.
-    IsThere(Vec<Site>, Waiting),
+    /// What runs already.
+    IsThere,
+    /// The same, and nobody waits for its end.
+    Background,
 }
 
 /// Serves until the child is over, or without a child until a signal. Returns the exit status.
-fn serve(
-    mut plan: Plan,
-    work: Work,
-    certificate: &Certificate,
-    screen: &Screen<'_>,
-) -> Result<u8, Box<dyn Error>> {
+fn serve(wanted: Wanted<'_>, work: Work, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = match work {
             Work::Runs(_) => Signals::with_application()?,
-            Work::IsThere(..) => Signals::new()?,
+            Work::IsThere | Work::Background => Signals::new()?,
         };
-        let start = |plan: &Plan| Ok::<_, Box<dyn Error>>(serve::start(plan.config()?)?);
-        let running = match work {
-            Work::Runs(_) => start(&plan)?,
-            Work::IsThere(..) => plan.apply(ports::free_http, start)?,
+        let kind = match work {
+            Work::Runs(_) => ProjectKind::Run,
+            Work::IsThere => ProjectKind::Proxy,
+            Work::Background => ProjectKind::Background,
         };
-        let address = running.addresses().first().copied().ok_or("no listener")?;
-        let urls: Vec<String> = plan.urls(address).collect();
+        let served = Served::begin(&wanted, kind, |text| screen.say(text)).await?;
+        let address = served.addresses().first().copied().ok_or("no listener")?;
+        let urls: Vec<String> = wanted.rules.iter().map(|rule| plan::url(rule, address)).collect();
         urls.iter().for_each(|url| screen.say(&format!("serving {url}")));
         if address.ip().is_unspecified() {
             screen.say("listening on all addresses: other machines reach it");
         }
-        let first = (plan.first_name(), urls.first().map_or("", String::as_str));
-        certificate.lines(first, address).iter().for_each(|line| screen.say(line));
+        let first = wanted.rules.first().map_or("", |rule| &*rule.site.name);
+        let first = (first, urls.first().map_or("", String::as_str));
+        wanted.certificate.lines(first, address).iter().for_each(|line| screen.say(line));
+        let _page = match wanted.share {
+            Some(ip) => {
+                let (page, lines) = share::begin(ip, address.port(), wanted.certificate).await?;
+                lines.iter().for_each(|line| screen.0.line(line));
+                Some(page)
+            }
+            None => None,
+        };
+        let application = match work {
+            Work::Runs(mut application) => {
+                application.variables =
+                    trust::variables(wanted.certificate, |text| screen.say(text));
+                if let Some(url) = urls.first() {
+                    application.variables.push(("EYELET_URL".into(), url.into()));
+                }
+                Some(application)
+            }
+            Work::IsThere => None,
+            Work::Background => return Ok(0),
+        };
         let (sender, events) = channel(EVENTS_MAX);
         let report = move |event| {
             // The receiver is dropped when the process is about to end.
             let _ = sender.blocking_send(event);
         };
-        let (child, lines) = match work {
-            Work::Runs(application) => (Some(application), None),
-            Work::IsThere(sites, waiting) => {
-                (None, Some(missing::look_for(sites, waiting, running.addresses())))
-            }
-        };
-        let first = child.as_ref().and_then(|application| application.command.first());
+        let first = application.as_ref().and_then(|application| application.command.first());
         let name = first.map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-        let child = child.map(|application| Supervisor::start(application, report)).transpose()?;
-        let memory = Memory::at_start();
-        let mut session = Session {
-            plan,
-            running,
-            child,
-            name,
-            events,
-            lines,
-            memory,
-            screen,
-            hung_up: None,
-            pid: 0,
-        };
+        let port = application.as_ref().map_or(0, |application| application.port);
+        let child = application.map(|application| Supervisor::start(application, report));
+        let child = child.transpose()?;
+        let mut session =
+            Session { served, child, name, port, events, screen, hung_up: None, pid: 0 };
         let code = session.until_over(&mut signals).await;
         if code.is_err() {
             session.end_child(&mut signals).await;
         }
-        session.drain(&mut signals).await;
+        session.served.end(&mut signals).await;
         code
     })
 }
 
 /// An edge and its application.
 struct Session<'a> {
-    plan: Plan,
-    running: Running,
+    served: Served,
     child: Option<Supervisor>,
     /// The first word of the command.
     name: String,
+    /// The port that the command was told.
+    port: u16,
     events: Receiver<ChildEvent>,
-    /// What is to be printed about applications that run already.
-    lines: Option<Receiver<String>>,
-    memory: Memory,
     screen: &'a Screen<'a>,
     /// The signal by which the application may end, and Eyelet with it, and when it came: the
     /// terminal was closed, or somebody typed Ctrl-\\.
@@ -214,14 +237,13 @@ struct Session<'a> {
 impl Session<'_> {
     /// Passes signals to the application and prints its events. Returns the exit status.
     async fn until_over(&mut self, signals: &mut Signals) -> Result<u8, Box<dyn Error>> {
-        let mut tick = tokio::time::interval(TICK);
         let mut is_ending = false;
         loop {
             tokio::select! {
                 signal = signals.next() => match (signal, &self.child) {
-                    (Signal::USR1, _) => self.screen.say(&self.memory.report()),
+                    (Signal::USR1, _) => self.say_memory().await,
                     (_, None) => {
-                        self.screen.say(&self.memory.report());
+                        self.say_memory().await;
                         return Ok(0);
                     }
                     (Signal::USR2, Some(child)) => child.pass(Signal::USR2),
@@ -230,37 +252,61 @@ impl Session<'_> {
                         self.hung_up = Some((signal, Instant::now()));
                     }
                     (_, Some(child)) if is_ending => child.kill(),
-                    (signal, Some(child)) => {
-                        self.screen.say(&self.memory.report());
-                        child.end(signal);
+                    (signal, Some(_)) => {
                         is_ending = true;
+                        self.end(signal).await;
                     }
                 },
                 event = next(&mut self.events, self.child.is_some()) => match event {
                     Some(ChildEvent::Over(over)) => return Ok(self.over(over)),
-                    Some(event) => self.obey(event),
+                    Some(event) => self.obey(event).await,
                     None => return Err("internal error: nobody watches the command".into()),
                 },
-                line = next_line(&mut self.lines) => self.screen.say(&line),
-                _ = tick.tick() => {
-                    self.running.tidy();
-                    self.running.log_lost_threads();
-                    self.running.admin.tend();
-                    let own = self.screen.0.has_died().then_some(diagnostics::THREAD);
-                    if let Some(thread) = own.or_else(|| self.running.died()) {
-                        return Err(format!("{thread} has ended").into());
+                event = self.served.next() => match event {
+                    ServedEvent::Said(line) => self.screen.0.line(&line),
+                    ServedEvent::Stop if self.child.is_none() => return Ok(0),
+                    ServedEvent::Stop if is_ending => {}
+                    ServedEvent::Stop => {
+                        is_ending = true;
+                        self.screen.say("`eyelet stop` ends the command");
+                        self.end(Signal::TERM).await;
                     }
-                }
+                    ServedEvent::Tick => {
+                        let own = self.screen.0.has_died().then_some(diagnostics::THREAD);
+                        if let Some(thread) = own.or_else(|| self.served.tend()) {
+                            return Err(format!("{thread} has ended").into());
+                        }
+                    }
+                    // What serves the command has ended just before it, by a signal to all.
+                    ServedEvent::Lost if is_ending => {}
+                    ServedEvent::Lost => {
+                        return Err("the shared edge has ended: start this command again".into());
+                    }
+                },
             }
         }
     }
 
-    fn obey(&mut self, event: ChildEvent) {
+    async fn say_memory(&mut self) {
+        let line = self.served.memory().await;
+        self.screen.say(&line);
+    }
+
+    /// Has the application end by this signal.
+    async fn end(&mut self, signal: Signal) {
+        // Its ten seconds begin now, whatever the answer about the memory takes.
+        if let Some(child) = &self.child {
+            child.end(signal);
+        }
+        self.say_memory().await;
+    }
+
+    async fn obey(&mut self, event: ChildEvent) {
         match event {
             ChildEvent::Started { pid } => self.pid = pid,
-            ChildEvent::Listening { bound, dialled } => self.listens(&bound, &dialled),
+            ChildEvent::Listening { bound, dialled } => self.listens(&bound, &dialled).await,
             ChildEvent::ListensNowhere => {
-                let (waited, port) = (LISTEN_TIMEOUT.as_secs(), self.plan.port());
+                let (waited, port) = (LISTEN_TIMEOUT.as_secs(), self.port);
                 self.screen.say(&format!(
                     "the command listens nowhere after {waited} s; it should listen on \
                      127.0.0.1:{port}, which is PORT in its environment; requests wait"
@@ -268,7 +314,7 @@ impl Session<'_> {
             }
             ChildEvent::ListensAtSeveral(found) => {
                 let found: Vec<String> = found.iter().map(ToString::to_string).collect();
-                let port = self.plan.port();
+                let port = self.port;
                 self.screen.say(&format!(
                     "the command listens on {}, and on none with PORT ({port}): say which port \
                      is meant with --port, or start it by itself and serve one of them with \
@@ -322,34 +368,18 @@ impl Session<'_> {
     }
 
     /// Serves the application where it listens now. It goes on if that fails.
-    fn listens(&mut self, bound: &Endpoint, dialled: &Endpoint) {
+    async fn listens(&mut self, bound: &Endpoint, dialled: &Endpoint) {
         let is_open = matches!(bound, Endpoint::Tcp(bound) if bound.ip().is_unspecified());
         let is_six = matches!(dialled, Endpoint::Tcp(dialled) if dialled.is_ipv6());
         let (pid, six) = (self.pid, if is_six { ", by IPv6 alone" } else { "" });
         let open = if is_open { "; other machines reach it too, without TLS" } else { "" };
-        let fault = match self.lead_to(dialled) {
+        let fault = match self.served.lead_to(dialled).await {
             Ok(()) => String::new(),
             Err(error) => format!("; requests cannot be sent there: {error}"),
         };
         // Not before requests go there: until then they go to PORT, where anybody may listen.
         self.screen
             .say(&format!("the command listens on {bound}{six} (process {pid}){open}{fault}"));
-    }
-
-    /// Sends requests to this endpoint from now on. The plan changes only if that can be done.
-    fn lead_to(&mut self, endpoint: &Endpoint) -> Result<(), Box<dyn Error>> {
-        let mut plan = self.plan.clone();
-        let changes = plan.lead_to(endpoint);
-        // The application has its port by now, so the redirect cannot take that from it.
-        if changes || plan.may_redirect() {
-            plan.apply(ports::free_http, |plan| {
-                let prepared = self.running.preparation().run(plan.config()?)?;
-                self.running.reload(prepared)?;
-                Ok::<_, Box<dyn Error>>(())
-            })?;
-        }
-        self.plan = plan;
-        Ok(())
     }
 
     /// The exit status.
@@ -378,39 +408,11 @@ impl Session<'_> {
         }
         1
     }
-
-    /// Ends the connections. A second signal ends it at once.
-    async fn drain(self, signals: &mut Signals) {
-        let (done, drained) = oneshot::channel();
-        let running = self.running;
-        let body = move || {
-            running.drain();
-            let _ = done.send(());
-        };
-        if std::thread::Builder::new().name("drain".into()).spawn(body).is_ok() {
-            tokio::select! {
-                _ = drained => {}
-                _ = signals.until_terminated() => {}
-            }
-        }
-    }
 }
 
 /// The next event of the child, if there is one.
 async fn next(events: &mut Receiver<ChildEvent>, has_child: bool) -> Option<ChildEvent> {
     if has_child { events.recv().await } else { pending().await }
-}
-
-/// The next line, if there may be one.
-async fn next_line(lines: &mut Option<Receiver<String>>) -> String {
-    if let Some(received) = lines {
-        if let Some(line) = received.recv().await {
-            return line;
-        }
-        // Nothing is looked for any more.
-        *lines = None;
-    }
-    pending().await
 }
 
 /// The exit status that a shell gives.

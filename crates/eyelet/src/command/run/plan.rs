@@ -1,16 +1,18 @@
 //! What `run` and `proxy` serve, as the text of a configuration.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
-use std::time::SystemTime;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use eyelet_child::Endpoint;
 use eyelet_config::{Config, Depth};
+use serde::{Deserialize, Serialize};
 
 use super::args::{EdgeArgs, ProxyArgs, RunArgs, Site};
-use super::certificate::{Certificate, quoted};
+use super::certificate::{Certificate, LocalTable, SIGNED, quoted};
 use super::ports::{HTTPS, Ports};
 
 /// What mistakes in the configuration are attributed to. Relative paths in it are relative to the
@@ -22,10 +24,60 @@ const DRAIN: &str = "1s";
 /// page of another site comes so: a browser sends the name of the page.
 const NAMELESS: &[&str] = &["localhost", ""];
 
-/// A configuration whose upstream may change.
+/// The names that lead to a site beside its own.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) enum OtherNames {
+    /// None.
+    Nothing,
+    /// `localhost`, and no name.
+    Nameless,
+    /// All, because a given certificate may have other names.
+    Any,
+}
+
+/// The options of a rule.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct RuleOptions {
+    pub(super) tcp: bool,
+    pub(super) hold: Duration,
+    client_ca: Option<PathBuf>,
+    proxy_protocol: bool,
+}
+
+impl RuleOptions {
+    pub(super) fn of(args: &EdgeArgs) -> Self {
+        Self {
+            tcp: args.tcp,
+            hold: args.hold,
+            client_ca: args.client_ca.clone(),
+            proxy_protocol: args.proxy_protocol,
+        }
+    }
+}
+
+/// A site and how it is served.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct PlannedRule {
+    pub(super) site: Site,
+    pub(super) others: OtherNames,
+    pub(super) options: RuleOptions,
+}
+
+impl PlannedRule {
+    /// Makes its paths absolute, for a process in another folder.
+    pub(super) fn absolute(mut self) -> std::io::Result<Self> {
+        let client_ca = self.options.client_ca.take();
+        self.options.client_ca = client_ca.map(std::path::absolute).transpose()?;
+        if let Some(path) = self.site.upstream.strip_prefix("unix:") {
+            self.site.upstream = format!("unix:{}", std::path::absolute(path)?.display());
+        }
+        Ok(self)
+    }
+}
+
+/// A configuration whose upstreams may change.
 #[derive(Clone)]
 pub(super) struct Plan {
-    edge: EdgeArgs,
     /// The part with the listeners.
     listeners: String,
     /// Where plain requests may be redirected, until [`Plan::apply`] has tried that.
@@ -34,82 +86,97 @@ pub(super) struct Plan {
     redirects: Vec<SocketAddr>,
     /// The part with the certificate.
     certificate: String,
-    sites: Vec<Site>,
-    /// The names that lead to a site beside its own. `None`: all do.
-    others: Option<&'static [&'static str]>,
-    port: u16,
-    /// The table of the local authority, or nothing.
-    local: String,
+    rules: Vec<PlannedRule>,
+    local: Option<LocalTable>,
+    /// The file of the access log.
+    log: Option<PathBuf>,
+}
+
+/// The rule of a command that listens on this port.
+pub(super) fn rule_of_run(
+    args: &RunArgs,
+    (name, port): (&str, u16),
+    certificate: &Certificate,
+) -> PlannedRule {
+    let site = Site { name: name.to_owned(), upstream: format!("127.0.0.1:{port}") };
+    let others = match certificate.local {
+        Some(_) => OtherNames::Nameless,
+        None => OtherNames::Any,
+    };
+    PlannedRule { site, others, options: RuleOptions::of(&args.edge) }
+}
+
+/// The rules of applications that run already. Of several sites none is meant without a name.
+pub(super) fn rules_of_proxy(args: &ProxyArgs) -> Vec<PlannedRule> {
+    let others = match &*args.sites {
+        [_] => OtherNames::Nameless,
+        _ => OtherNames::Nothing,
+    };
+    let options = RuleOptions::of(&args.edge);
+    let rule = |site: &Site| PlannedRule { site: site.clone(), others, options: options.clone() };
+    args.sites.iter().map(rule).collect()
 }
 
 impl Plan {
-    pub(super) fn of_run(
-        args: &RunArgs,
-        port: u16,
+    /// The plan of a command that has an edge of its own.
+    pub(super) fn new(
+        edge: &EdgeArgs,
+        rules: Vec<PlannedRule>,
         ports: &Ports,
         certificate: &Certificate,
     ) -> Self {
-        let upstream = format!("127.0.0.1:{port}");
-        let sites = vec![Site { name: args.name.clone(), upstream }];
-        // A given certificate may have other names.
-        let others = certificate.local.is_some().then_some(NAMELESS);
-        Self { port, others, ..Self::new(&args.edge, sites, ports, certificate) }
-    }
-
-    pub(super) fn of_proxy(args: &ProxyArgs, ports: &Ports, certificate: &Certificate) -> Self {
-        let mut plan = Self::new(&args.edge, args.sites.clone(), ports, certificate);
-        // Of several sites none is meant without a name.
-        if let [_] = &*plan.sites {
-            plan.others = Some(NAMELESS);
+        let mut plan = Self::listening(ports);
+        if edge.tcp {
+            plan.http.clear();
         }
+        plan.certificate.clone_from(&certificate.keys);
+        plan.local.clone_from(&certificate.local);
+        plan.log.clone_from(&edge.log);
+        plan.rules = rules;
         plan
     }
 
-    fn new(edge: &EdgeArgs, sites: Vec<Site>, ports: &Ports, certificate: &Certificate) -> Self {
+    /// The plan of a shared edge, without rules. The authority in this folder signs.
+    pub(super) fn shared(ports: &Ports, authority: PathBuf) -> Self {
+        let local = LocalTable { folder: authority, permits: BTreeSet::new() };
+        Self { local: Some(local), ..Self::listening(ports) }
+    }
+
+    /// Serves these rules from now on. The authority is asked to sign these names, too.
+    pub(super) fn follow(&mut self, rules: Vec<PlannedRule>, permits: BTreeSet<String>) {
+        self.rules = rules;
+        if let Some(local) = &mut self.local {
+            local.permits = permits;
+        }
+    }
+
+    fn listening(ports: &Ports) -> Self {
         let mut listeners = String::new();
         for address in &ports.https {
             // Writing to a String cannot fail.
             let _ = writeln!(listeners, "[[listener]]\naddress = \"{address}\"\n");
         }
         Self {
-            edge: edge.clone(),
             listeners,
-            http: if edge.tcp { Vec::new() } else { ports.http.clone() },
+            http: ports.http.clone(),
             redirects: Vec::new(),
-            certificate: certificate.keys.clone(),
-            sites,
-            others: Some(&[]),
-            port: 0,
-            local: certificate.local.clone().unwrap_or_default(),
+            certificate: SIGNED.into(),
+            rules: Vec::new(),
+            local: None,
+            log: None,
         }
     }
 
-    /// The port that the application was told.
-    pub(super) fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// The URLs of the sites at an edge that listens there. The default port is not written.
-    pub(super) fn urls(&self, address: SocketAddr) -> impl Iterator<Item = String> {
-        let scheme = if self.edge.tcp { "tls" } else { "https" };
-        let port = match address.port() {
-            port if port == HTTPS[0] && !self.edge.tcp => String::new(),
-            port => format!(":{port}"),
-        };
-        self.sites.iter().map(move |site| format!("{scheme}://{}{port}/", site.name))
-    }
-
-    /// The name of the first site.
-    pub(super) fn first_name(&self) -> &str {
-        self.sites.first().map_or("", |site| &site.name)
+    /// The rules.
+    pub(super) fn rules(&self) -> &[PlannedRule] {
+        &self.rules
     }
 
     /// Leads to this endpoint from now on. Returns whether that is another one.
     pub(super) fn lead_to(&mut self, endpoint: &Endpoint) -> bool {
         let upstream = endpoint.to_string();
-        let differs = |site: &Site| site.upstream != upstream;
-        let changes = self.sites.iter().any(differs);
-        self.sites.iter_mut().for_each(|site| site.upstream.clone_from(&upstream));
+        let changes = self.rules.iter().any(|rule| rule.site.upstream != upstream);
+        self.rules.iter_mut().for_each(|rule| rule.site.upstream.clone_from(&upstream));
         changes
     }
 
@@ -154,42 +221,57 @@ impl Plan {
             // Writing to a String cannot fail.
             let _ = write!(text, "[[listener]]\naddress = \"{address}\"\n{kind}\n\n");
         }
-        for site in &self.sites {
+        for rule in &self.rules {
             // Writing to a String cannot fail.
-            let _ = write!(text, "{}", self.rule(site));
+            let _ = write!(text, "{}", self.rule(rule));
         }
-        let log = match &self.edge.log {
+        let log = match &self.log {
             Some(file) => quoted(file),
             None => "\"off\"".into(),
         };
-        text += &self.local;
+        text += &self.local.as_ref().map_or(String::new(), LocalTable::text);
         let _ = write!(text, "[limits]\ndrain_timeout = \"{DRAIN}\"\n\n[log]\naccess = {log}\n");
         text
     }
 
-    fn rule(&self, site: &Site) -> String {
+    fn rule(&self, PlannedRule { site, others, options }: &PlannedRule) -> String {
         let mut rule = format!("[[rule]]\nname = \"{}\"\n", site.name);
-        if let Some(others) = self.others {
+        let others = match others {
+            OtherNames::Any => None,
+            OtherNames::Nothing => Some(&[][..]),
+            OtherNames::Nameless => Some(NAMELESS),
+        };
+        if let Some(others) = others {
             let others = others.iter().copied().filter(|other| *other != site.name);
             let names = std::iter::once(&*site.name).chain(others);
             let names: Vec<String> = names.map(|name| format!("\"{name}\"")).collect();
             let _ = writeln!(rule, "sni = [{}]", names.join(", "));
         }
-        let upstream = upstream(&site.upstream, self.edge.tcp);
+        let upstream = upstream(&site.upstream, options.tcp);
         let _ = writeln!(rule, "action = \"terminate\"\n{}", self.certificate);
         let _ = writeln!(rule, "upstream = {}", quoted(Path::new(&upstream)));
-        let hold = humantime::format_duration(self.edge.hold).to_string().replace(' ', "");
+        let hold = humantime::format_duration(options.hold).to_string().replace(' ', "");
         let _ = writeln!(rule, "upstream_wait = \"{hold}\"");
-        if let Some(ca) = &self.edge.client_ca {
+        if let Some(ca) = &options.client_ca {
             let _ = writeln!(rule, "client_ca = {}", quoted(ca));
-            if !self.edge.tcp && !upstream.starts_with("tcp:") && !upstream.starts_with("unix:") {
+            if !options.tcp && !upstream.starts_with("tcp:") && !upstream.starts_with("unix:") {
                 rule.push_str("client_cert_header = true\n");
             }
         }
-        if self.edge.proxy_protocol {
+        if options.proxy_protocol {
             rule.push_str("proxy_protocol = \"v2\"\n");
         }
         rule + "\n"
+    }
+}
+
+/// The URL of a site at an edge that listens there. The default port is not written.
+pub(super) fn url(rule: &PlannedRule, address: SocketAddr) -> String {
+    let (tcp, name) = (rule.options.tcp, &rule.site.name);
+    let scheme = if tcp { "tls" } else { "https" };
+    match address.port() {
+        port if port == HTTPS[0] && !tcp => format!("{scheme}://{name}/"),
+        port => format!("{scheme}://{name}:{port}/"),
     }
 }
 
@@ -227,7 +309,8 @@ mod tests {
         let free = |ips: &[IpAddr]| ips.iter().map(|ip| (*ip, 80).into()).collect();
         let has_redirect = |plan: &Plan| plan.text().contains("http_redirect");
         for (is_taken, expected) in [(true, &[true, false][..]), (false, &[true])] {
-            let mut plan = Plan::of_run(&run, 3000, &ports, &certificate);
+            let rule = rule_of_run(&run, ("app.test", 3000), &certificate);
+            let mut plan = Plan::new(&run.edge, vec![rule], &ports, &certificate);
             let mut tried = Vec::new();
             let applied = plan.apply(free, |plan| {
                 tried.push(has_redirect(plan));

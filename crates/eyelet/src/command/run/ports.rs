@@ -9,7 +9,7 @@ use eyelet_config::is_loopback_name;
 use eyelet_edge::snapshot::listen::ListenError;
 
 /// The port of https, and the one of users without the right to that.
-pub(super) const HTTPS: [u16; 2] = [443, 8443];
+pub(crate) const HTTPS: [u16; 2] = [443, 8443];
 /// The port of http. It has no second one: few people type 8080 to be redirected, and many
 /// applications want it.
 const HTTP: u16 = 80;
@@ -45,6 +45,17 @@ impl Ports {
         let http = if redirects && !kept.contains(&HTTP) { ips.to_vec() } else { Vec::new() };
         Ok(Self { https, http })
     }
+}
+
+/// Where to listen when others reach this machine by `ip`: there, and on loopback. Plain requests
+/// are not redirected.
+pub(super) fn for_network(
+    ip: IpAddr,
+    kept: &[u16],
+    mut say: impl FnMut(&str),
+) -> Result<Ports, ListenError> {
+    let ips = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), ip];
+    Ok(Ports { https: first_free(&ips, &HTTPS, kept, &mut say)?, http: Vec::new() })
 }
 
 /// Where to listen for plain http at these addresses; nowhere, if the port is taken. Nobody is told

@@ -95,7 +95,7 @@ fn train_from_log(scratch: &TempDir, name: Option<&str>) {
         name: name.into(),
         files: eyelet_config::UpstreamFiles {
             ca: Some(scratch.path().join("app.pem")),
-            ..eyelet_config::UpstreamFiles::default()
+            ..Default::default()
         },
     });
     let line = |rule: &str, method: &str, path: &str, status: u16| {

@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use eyelet_compress::WhyNot;
 use eyelet_downstream::connection::log_entry::Written;
 use eyelet_downstream::connection::resting::{
-    EndedSide, RECEIVED_BYTES_MAX, RestingDownload, RestingUpload, RestingWebSocket,
+    EndedSide, RECEIVED_BYTES_MAX, RestTimeout, RestingDownload, RestingUpload, RestingWebSocket,
 };
 use eyelet_http1::body::{Decoder, Encoder};
 use eyelet_http1::boundary::Boundary;
@@ -62,6 +62,12 @@ impl<'a> Download<'a> {
             && self.decoder.place().is_some()
             && self.taken == self.given
             && received.len() <= RECEIVED_BYTES_MAX
+    }
+
+    /// The timeout of a body that may rest with these bytes of it.
+    pub fn timeout(&self, received: &[u8]) -> RestTimeout {
+        let place = self.decoder.place();
+        place.map_or(RestTimeout::Body, |(place, _)| RestTimeout::of_response(place, received))
     }
 
     /// Returns what rests of it. `None`: it has ended.

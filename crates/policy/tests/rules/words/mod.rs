@@ -10,7 +10,7 @@ use eyelet_policy::{
     Matcher, Needs, Rule, Rules, Verdict,
 };
 use eyelet_wire::connect::{Target, TargetHost};
-use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault};
+use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault, Transport};
 
 /// A rule that takes everything.
 pub fn rule() -> Rule {
@@ -82,6 +82,7 @@ pub fn from_files(
 pub struct Given<'a> {
     pub listener: u16,
     pub client: &'a str,
+    pub transport: Transport,
     /// `None`: unknown.
     pub destination: Option<&'a str>,
     pub sni: Option<&'a [u8]>,
@@ -103,6 +104,7 @@ impl Default for Given<'_> {
         Self {
             listener: 0,
             client: "192.0.2.1",
+            transport: Transport::Tcp,
             destination: None,
             sni: None,
             alpn: &[],
@@ -156,7 +158,7 @@ impl<'a> Given<'a> {
         let host = |name: &str| TargetHost::Name(HostName::new(name.as_bytes()).unwrap());
         let target = self.connect.map(|name| Target { host: host(name), port: 443 });
         let mut facts = Facts::new(self.listener, client);
-        facts.connect = target.as_ref();
+        (facts.connect, facts.transport) = (target.as_ref(), self.transport);
         let (mut asked, mut in_shadow) = (Vec::new(), Vec::new());
         let (mut decided, mut search) = (None, rules.search());
         loop {

@@ -1,0 +1,132 @@
+//! Says what this host lacks for the addresses that upstreams are dialled from: the addresses
+//! themselves, and local ports for the connections that the configuration allows.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use eyelet_config::{
+    Action, Balance, Config, Host, HostPort, Originate, Splice, SpliceUpstream, Terminate,
+    TerminateUpstream, TlsUpstream,
+};
+use eyelet_sys::interfaces::{self, local_ports};
+
+/// One warning for each address that is not of this host, and one for each upstream that has fewer
+/// local ports than connections are allowed.
+pub fn warnings(config: &Config) -> Vec<String> {
+    warnings_for(config, local_ports(), interfaces::is_local)
+}
+
+fn warnings_for(
+    config: &Config,
+    ports: Option<usize>,
+    is_local: impl Fn(IpAddr) -> bool,
+) -> Vec<String> {
+    let (mut foreign, mut short) = (BTreeSet::<IpAddr>::new(), BTreeSet::new());
+    for rule in config.rules.iter() {
+        let Some((balance, upstreams)) = dialled(rule.action) else { continue };
+        foreign.extend(balance.sources.iter().filter(|ip| !is_local(**ip)));
+        // Only what the file says: few hosts reach the default.
+        let (Some(ports), Some(max)) = (ports, config.limits.connections_max) else { continue };
+        let enough: usize = upstreams.iter().map(|to| ports * sources(balance, to)).sum();
+        if let Some(first) = upstreams.first()
+            && enough < max
+        {
+            let others = match upstreams.len() - 1 {
+                0 => String::new(),
+                others => format!(" and {others} more"),
+            };
+            short.insert(format!(
+                "`connections_max` is {max}, and this host has {enough} local ports for \
+                 connections to {first}{others}: add addresses to `source_addresses`, or widen \
+                 net.ipv4.ip_local_port_range"
+            ));
+        }
+    }
+    let foreign = foreign.into_iter().map(|ip| {
+        format!(
+            "`source_addresses`: {ip} is no address of this host; until it is, the others serve"
+        )
+    });
+    foreign.chain(short).collect()
+}
+
+/// Number of addresses that can dial this upstream.
+fn sources(balance: &Balance, to: &HostPort) -> usize {
+    match (&to.host, &*balance.sources) {
+        (_, []) => 1,
+        (Host::Ip(ip), all) => all.iter().filter(|own| own.is_ipv4() == ip.is_ipv4()).count(),
+        (Host::Name(_), all) => all.len(),
+    }
+}
+
+/// The upstreams that each connection has a connection of its own to. None if requests share them.
+fn dialled(action: &Action) -> Option<(&Balance, Vec<&HostPort>)> {
+    match action {
+        Action::Splice(Splice { upstream, others, balance, .. }) => {
+            let all = [upstream].into_iter().chain(others).filter_map(|upstream| match upstream {
+                SpliceUpstream::HostPort(to) => Some(to),
+                SpliceUpstream::Destination | SpliceUpstream::Sni { .. } => None,
+            });
+            Some((balance, all.collect()))
+        }
+        Action::Originate(Originate { requests: terminate, .. }) | Action::Terminate(terminate) => {
+            let Terminate { upstream, others, balance, .. } = terminate;
+            let all = [upstream].into_iter().chain(others).filter_map(|upstream| match upstream {
+                TerminateUpstream::Tcp(to) => Some(to),
+                TerminateUpstream::Tls(TlsUpstream { address, .. }) => Some(address),
+                TerminateUpstream::Http(_) | TerminateUpstream::Unix(_) => None,
+            });
+            Some((balance, all.collect()))
+        }
+        Action::Refuse(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::SystemTime;
+
+    use eyelet_config::Depth;
+
+    use super::*;
+
+    fn said(limits: &str, rule: &str) -> Vec<String> {
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\n[[rule]]\naction = \"splice\"\n{rule}\n\
+             [limits]\n{limits}\n"
+        );
+        let path = Path::new("test.toml");
+        match eyelet_config::parse(path, &text, Depth::Files, SystemTime::UNIX_EPOCH) {
+            Ok(loaded) => warnings_for(&loaded.config, Some(1_000), |ip| ip.is_loopback()),
+            Err(mistakes) => unreachable!("{mistakes:?}"),
+        }
+    }
+
+    #[test]
+    fn each_connection_needs_a_port() {
+        let max = |max: usize| format!("connections_max = {max}");
+        let one = "upstream = \"192.0.2.7:443\"";
+        let two = "upstream = [\"192.0.2.7:443\", \"192.0.2.8:443\"]";
+        let from_two = "source_addresses = [\"127.0.0.8\", \"127.0.0.9\", \"::1\"]";
+        for (limits, rule, enough) in [
+            (max(1_000), one.to_owned(), None),
+            (max(1_001), one.to_owned(), Some(1_000)),
+            (String::new(), one.to_owned(), None),
+            (max(2_000), two.to_owned(), None),
+            (max(2_001), two.to_owned(), Some(2_000)),
+            (max(2_000), format!("{one}\n{from_two}"), None),
+            (max(2_001), format!("{one}\n{from_two}"), Some(2_000)),
+            (max(9_000), "upstream = \"{sni}:443\"".to_owned(), None),
+        ] {
+            let said = said(&limits, &rule);
+            assert_eq!(said.len(), usize::from(enough.is_some()), "{limits} {rule}: {said:?}");
+            if let Some(enough) = enough {
+                assert!(said[0].contains(&format!("has {enough} local ports")), "{said:?}");
+            }
+        }
+        let far = said("", &format!("{one}\nsource_addresses = [\"127.0.0.8\", \"192.0.2.1\"]"));
+        assert_eq!(far.len(), 1);
+        assert!(far[0].contains("192.0.2.1 is no address of this host"), "{far:?}");
+    }
+}

@@ -1,0 +1,288 @@
+//! `eyelet doctor`: what keeps local HTTPS from working on this machine, each with the command that
+//! mends it. It changes nothing.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+use eyelet_child::Endpoint;
+use eyelet_local_ca::trust::{self, Places};
+use eyelet_local_ca::{Authority, folder_option, folder_or_default, shell_word};
+
+use crate::command::run;
+use crate::command::run::ports::{self, HTTPS};
+use crate::command::run::shared::place;
+
+/// How long a program may take that is asked: Java takes a second to start.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20);
+const PROGRAM_STEP: Duration = Duration::from_millis(10);
+/// Exits with 0 if Node trusts the certificate in this file. Node before 22.15 cannot list what it
+/// trusts, so that its variable is read.
+const NODE_TRUSTS: &str = "\
+    const fs = require('fs'), tls = require('tls'), { X509Certificate } = require('crypto');
+    const print = pem => { try { return new X509Certificate(pem).fingerprint256; } catch {} };
+    const own = print(fs.readFileSync(process.argv[1]));
+    const split = text => text.split(/(?<=-----END CERTIFICATE-----)/);
+    const extra = process.env.NODE_EXTRA_CA_CERTS;
+    const all = tls.getCACertificates ? tls.getCACertificates('default')
+        : extra ? split(fs.readFileSync(extra, 'utf8')) : [];
+    process.exit(all.some(pem => print(pem) === own) ? 0 : 1);";
+/// Exits with 0 if Node finds that this name is of this machine.
+const NODE_RESOLVES: &str = "require('dns').lookup(process.argv[1], (error, address) => \
+    process.exit(!error && (address === '::1' || address.startsWith('127.')) ? 0 : 1));";
+/// The same of Python.
+const PYTHON_RESOLVES: &str = "\
+import socket, sys
+found = {entry[4][0] for entry in socket.getaddrinfo(sys.argv[1], 443)}
+sys.exit(0 if all(ip == '::1' or ip.startswith('127.') for ip in found) else 1)";
+
+/// Arguments of `eyelet doctor`.
+#[derive(Args, Clone, Debug)]
+pub struct DoctorArgs {
+    /// The name that must lead to this machine; by default that of a project in this folder
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    /// The folder of the local authority; by default the user's own
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+}
+
+/// How one thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Good,
+    /// It works, and could be better.
+    Fair,
+    Bad,
+    /// There is no such program here, or nothing says.
+    Absent,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Check {
+    what: &'static str,
+    health: Health,
+    seen: String,
+    /// The command that mends it.
+    mend: Option<String>,
+}
+
+impl Check {
+    fn good(what: &'static str, seen: impl Into<String>) -> Self {
+        Self { what, health: Health::Good, seen: seen.into(), mend: None }
+    }
+
+    fn absent(what: &'static str, seen: impl Into<String>) -> Self {
+        Self { what, health: Health::Absent, seen: seen.into(), mend: None }
+    }
+
+    fn bad(what: &'static str, seen: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { what, health: Health::Bad, seen: seen.into(), mend: Some(mend.into()) }
+    }
+
+    fn lines(&self) -> String {
+        let health = match self.health {
+            Health::Good => "ok",
+            Health::Fair => "note",
+            Health::Bad => "bad",
+            Health::Absent => "none",
+        };
+        let mut lines = format!("{health:<6}{:<10} {}\n", self.what, self.seen);
+        if let Some(mend) = &self.mend {
+            lines += &format!("{:17}-> {mend}\n", "");
+        }
+        lines
+    }
+}
+
+/// Prints how everything is. Exits with 0 if nothing is bad.
+pub fn doctor(args: &DoctorArgs, out: &mut impl Write) -> ExitCode {
+    let name = args.name.clone().unwrap_or_else(run::name_here);
+    let mut is_well = true;
+    let mut say = |check: Check| {
+        is_well &= check.health != Health::Bad;
+        // If the output is closed, the exit status still says it.
+        let _ = out.write_all(check.lines().as_bytes()).and_then(|()| out.flush());
+    };
+    match authority(args.folder.as_deref()) {
+        Err(check) => say(check),
+        Ok(authority) => {
+            let seen = authority.certificate_path().display().to_string();
+            say(Check::good("authority", seen));
+            of_stores(&authority).into_iter().for_each(&mut say);
+            say(of_node(&authority));
+            say(of_java(&authority));
+        }
+    }
+    let node = ["node", "-e", NODE_RESOLVES, &name];
+    say(resolves(&name, "Node", &node));
+    say(resolves(&name, "Python", &["python3", "-c", PYTHON_RESOLVES, &name]));
+    HTTPS.iter().for_each(|port| say(of_port(*port)));
+    say(clock());
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn authority(folder: Option<&Path>) -> Result<Authority, Check> {
+    let bad =
+        |error: &dyn std::fmt::Display, mend| Check::bad("authority", error.to_string(), mend);
+    let folder = folder_or_default(folder).map_err(|error| bad(&error, "export HOME=~".into()))?;
+    let install = format!("eyelet trust --install{}", folder_option(&folder));
+    // These errors say what to do, too.
+    let read = Authority::read(&folder).map_err(|error| bad(&error, install.clone()))?;
+    let Some(authority) = read else {
+        return Err(bad(&format!("there is none in {} yet", folder.display()), install));
+    };
+    match authority.check_dates(SystemTime::now()) {
+        Ok(()) => Ok(authority),
+        Err(error) => Err(bad(&error, "date; sudo timedatectl set-ntp true".into())),
+    }
+}
+
+fn of_stores(authority: &Authority) -> Vec<Check> {
+    let install = format!("eyelet trust --install{}", folder_option(&authority.folder));
+    let check = |store: trust::StoreTrust| match store.is_trusted {
+        true => Check::good("trust", store.store),
+        false => Check::bad("trust", format!("not by {}", store.store), install.clone()),
+    };
+    let mut checks: Vec<Check> =
+        trust::look(authority, &Places::here()).into_iter().map(check).collect();
+    if !trust::has_nss_tool() {
+        let seen = "Chromium and Firefox cannot be asked without certutil (libnss3-tools)";
+        checks.push(Check::absent("trust", seen));
+    }
+    checks
+}
+
+fn of_node(authority: &Authority) -> Check {
+    let file = authority.certificate_path();
+    let mend = format!("export NODE_EXTRA_CA_CERTS={}", shell_word(&file));
+    match runs(&["node", "-e", NODE_TRUSTS, &file.to_string_lossy()]) {
+        None => Check::absent("Node", "not here"),
+        Some(true) => Check::good("Node", "trusts it"),
+        Some(false) => Check::bad("Node", "does not trust it, but within `eyelet run`", mend),
+    }
+}
+
+fn of_java(authority: &Authority) -> Check {
+    let alias = format!("eyelet-{}", authority.id());
+    let file = shell_word(&authority.certificate_path());
+    let mend = format!(
+        "sudo keytool -importcert -cacerts -noprompt -storepass changeit -alias {alias} \
+         -file {file}"
+    );
+    let list = ["keytool", "-list", "-cacerts", "-storepass", "changeit", "-alias", &alias];
+    match runs(&list) {
+        None => Check::absent("Java", "not here"),
+        Some(true) => Check::good("Java", "trusts it"),
+        Some(false) => Check::bad("Java", "does not trust it, but within `eyelet run`", mend),
+    }
+}
+
+fn resolves(name: &str, who: &'static str, command: &[&str]) -> Check {
+    match runs(command) {
+        None => Check::absent("names", format!("{who} is not here")),
+        Some(true) => Check::good("names", format!("{who} finds {name} on this machine")),
+        Some(false) => Check::bad(
+            "names",
+            format!("{who} does not find {name} on this machine"),
+            format!("echo '127.0.0.1 {name}' | sudo tee -a /etc/hosts"),
+        ),
+    }
+}
+
+fn of_port(port: u16) -> Check {
+    let error = match ports::bound(&[Ipv4Addr::LOCALHOST.into()], port) {
+        Ok(_) => return Check::good("port", format!("{port} is free")),
+        Err(error) => error,
+    };
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        return Check {
+            what: "port",
+            health: Health::Fair,
+            seen: format!("{port} is for root: URLs end in :{}", HTTPS[1]),
+            mend: Some(format!("sudo sysctl net.ipv4.ip_unprivileged_port_start={port}")),
+        };
+    }
+    let holder = holder(port);
+    if holder.is_some_and(is_own) {
+        return Check::good("port", format!("{port} is Eyelet's, for your projects"));
+    }
+    let who = match holder {
+        Some(pid) => format!("process {pid} ({}) listens", program(pid)),
+        None => "a process of another user listens".to_owned(),
+    };
+    let seen = format!("{who} on {port}: URLs have another one");
+    let mend = format!("sudo ss -ltnp 'sport = :{port}'    # and end it, or go on with the other");
+    Check { what: "port", health: Health::Fair, seen, mend: Some(mend) }
+}
+
+/// The process that listens on this port.
+fn holder(port: u16) -> Option<u32> {
+    let is_port = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Tcp(address) => {
+            let ip = address.ip().to_canonical();
+            address.port() == port && (ip.is_unspecified() || ip == IpAddr::from([127, 0, 0, 1]))
+        }
+        Endpoint::Unix(_) => false,
+    };
+    let listening = eyelet_child::listening().into_iter();
+    let sockets: HashSet<u64> =
+        listening.filter(|(_, endpoint)| is_port(endpoint)).map(|(number, _)| number).collect();
+    eyelet_child::holders(&sockets).first().copied()
+}
+
+/// Whether a process is a shared edge of ours.
+fn is_own(pid: u32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0).nth(1) == Some(place::COMMAND.as_bytes())
+}
+
+fn program(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+fn clock() -> Check {
+    let asks = "timedatectl show --property=NTPSynchronized --value | grep -qx yes";
+    if runs(&["timedatectl", "show"]) != Some(true) {
+        return Check::absent("clock", "no timedatectl says if the network sets it");
+    }
+    match runs(&["sh", "-c", asks]) {
+        Some(true) => Check::good("clock", "set by the network"),
+        _ => Check {
+            what: "clock",
+            health: Health::Fair,
+            seen: "nothing sets it: certificates are valid by it".into(),
+            mend: Some("date; sudo timedatectl set-ntp true".into()),
+        },
+    }
+}
+
+/// Whether a program ends with success. `None`: it is not here.
+fn runs(command: &[&str]) -> Option<bool> {
+    let mut child = spawn(command)?;
+    let end = Instant::now() + PROGRAM_TIMEOUT;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status.success()),
+            Ok(None) if Instant::now() < end => std::thread::park_timeout(PROGRAM_STEP),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Some(false);
+            }
+        }
+    }
+}
+
+fn spawn(command: &[&str]) -> Option<std::process::Child> {
+    let (program, words) = command.split_first()?;
+    let mut command = Command::new(program);
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().ok()
+}

@@ -1,0 +1,150 @@
+//! Reads the hello of one connection from the datagrams that its client sends first.
+
+use eyelet_wire::hello::{Hello, Peek};
+use eyelet_wire::quic::{
+    ConnectionId, CryptoStream, INITIAL_DATAGRAM_BYTES_MIN, InitialFrame, InitialFrames,
+    LongHeader, LongKind, QuicFault, QuicHeader, QuicVersion, packets,
+};
+use rustls::quic::Keys;
+
+use crate::keys::initial_keys;
+use crate::open::open;
+
+/// Most datagrams in which a hello may come. A hello of 16 KiB takes 14 or more, and a client
+/// repeats what is not acknowledged.
+pub const DATAGRAMS_MAX: u16 = 64;
+
+/// Reads one connection's hello. Feed it every datagram of the client that begins with a long
+/// header, until a server has answered: also after the hello, because a server may have lost what
+/// was read here, and must not get another one.
+pub struct InitialReader {
+    version: QuicVersion,
+    client_dcid: ConnectionId,
+    keys: Keys,
+    stream: CryptoStream,
+    /// The largest packet number that was opened.
+    largest: Option<u64>,
+    datagrams: u16,
+    hello_is_read: bool,
+}
+
+/// The answer of [`InitialReader::feed`].
+#[derive(Debug)]
+// As large as the hello: it lives on the stack while the connection is decided.
+#[allow(clippy::large_enum_variant)]
+pub enum InitialRead {
+    /// The hello is not complete.
+    NeedMore,
+    /// The hello. This answer comes once.
+    Hello(Hello<'static>),
+    /// The hello is known, and the datagram says nothing else.
+    Known,
+    /// The datagram must not be passed on. [`QuicFault::answer`] says if the connection ends.
+    Fault(QuicFault),
+}
+
+impl InitialReader {
+    /// A reader for the connection whose first datagram this is. It reads nothing yet: feed it the
+    /// same datagram.
+    ///
+    /// The first packet may be 0-RTT that came before its Initial packet. `hello_bytes_max` counts
+    /// the message with its four-byte header.
+    pub fn new(datagram: &[u8], hello_bytes_max: usize) -> Result<Self, QuicFault> {
+        let first = packets(datagram).next().ok_or(QuicFault::TruncatedPacket)??;
+        let QuicHeader::Long(header) = first.header else { return Err(QuicFault::NotInitial) };
+        match header.kind {
+            LongKind::Initial { .. } | LongKind::ZeroRtt => {}
+            LongKind::OtherVersion => return Err(QuicFault::OtherVersion(header.version)),
+            _ => return Err(QuicFault::NotInitial),
+        }
+        let version = QuicVersion::from_number(header.version)
+            .ok_or(QuicFault::OtherVersion(header.version))?;
+        let client_dcid = ConnectionId::new(header.dcid).ok_or(QuicFault::TruncatedPacket)?;
+        let keys = initial_keys(version, &client_dcid).ok_or(QuicFault::NotAuthentic)?;
+        Ok(Self {
+            version,
+            client_dcid,
+            keys,
+            stream: CryptoStream::new(hello_bytes_max),
+            largest: None,
+            datagrams: 0,
+            hello_is_read: false,
+        })
+    }
+
+    /// Reads a datagram. Its bytes stay as they are, to be passed on.
+    pub fn feed(&mut self, datagram: &[u8]) -> InitialRead {
+        match self.read(datagram) {
+            Ok(answer) => answer,
+            Err(fault) => InitialRead::Fault(fault),
+        }
+    }
+
+    /// The version of the connection's packets.
+    pub const fn version(&self) -> QuicVersion {
+        self.version
+    }
+
+    /// The destination id of the client's first packet. All keys come from it.
+    pub const fn client_dcid(&self) -> &ConnectionId {
+        &self.client_dcid
+    }
+
+    /// Bytes of memory that it holds beside itself. rustls does not tell the size of its keys.
+    pub const fn held_bytes(&self) -> usize {
+        self.stream.held_bytes()
+    }
+
+    fn read(&mut self, datagram: &[u8]) -> Result<InitialRead, QuicFault> {
+        if !self.hello_is_read {
+            if self.datagrams == DATAGRAMS_MAX {
+                return Err(QuicFault::TooManyDatagrams);
+            }
+            self.datagrams += 1;
+        }
+        let mut scratch = Vec::new();
+        for packet in packets(datagram) {
+            let packet = packet?;
+            let QuicHeader::Long(header) = packet.header else { continue };
+            match header.kind {
+                LongKind::Initial { .. } => self.check_initial(&header, datagram)?,
+                LongKind::ZeroRtt | LongKind::Handshake => continue,
+                LongKind::OtherVersion => return Err(QuicFault::VersionChanged),
+                LongKind::Retry | LongKind::VersionNegotiation => {
+                    return Err(QuicFault::NotInitial);
+                }
+            }
+            let opened = open(&packet, &self.keys.remote, self.largest, &mut scratch)?;
+            self.largest = self.largest.max(Some(opened.number));
+            for frame in InitialFrames::new(opened.payload)? {
+                match frame? {
+                    InitialFrame::Crypto { at, bytes } => self.stream.insert(at, bytes)?,
+                    InitialFrame::Close { code } => return Err(QuicFault::Closed { code }),
+                    InitialFrame::Padding | InitialFrame::Ping | InitialFrame::Ack => {}
+                }
+            }
+        }
+        match self.stream.peek() {
+            Peek::Malformed(malformed) => Err(QuicFault::Hello(malformed)),
+            Peek::Hello(_) if self.hello_is_read => Ok(InitialRead::Known),
+            Peek::Hello(hello) => {
+                self.hello_is_read = true;
+                Ok(InitialRead::Hello(hello.into_owned()))
+            }
+            Peek::NeedMore { .. } | Peek::NotTls(_) => Ok(InitialRead::NeedMore),
+        }
+    }
+
+    fn check_initial(&self, header: &LongHeader<'_>, datagram: &[u8]) -> Result<(), QuicFault> {
+        if header.version != self.version.number() {
+            return Err(QuicFault::VersionChanged);
+        }
+        if header.dcid != self.client_dcid.as_bytes() {
+            return Err(QuicFault::IdChanged);
+        }
+        if datagram.len() < INITIAL_DATAGRAM_BYTES_MIN {
+            return Err(QuicFault::ShortDatagram { len: datagram.len() as u16 });
+        }
+        Ok(())
+    }
+}

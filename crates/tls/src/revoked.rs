@@ -1,0 +1,108 @@
+//! Revocation lists in handshakes: they are read, and checked after rustls has verified a chain.
+//! rustls' own check hashes a whole list in each handshake.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use eyelet_config::certificate;
+use eyelet_config::crl::{RevocationFault, Revocations};
+use eyelet_sys::file::Stamp;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use crate::error::TlsError;
+
+/// Reads lists of these authorities. Says in the log what they are.
+///
+/// # Errors
+/// If a file cannot be used.
+pub fn revocations(
+    files: &[PathBuf],
+    roots: &RootCertStore,
+    accepts_expired: bool,
+) -> Result<(Option<Arc<Revocations>>, Vec<Stamp>), TlsError> {
+    if files.is_empty() {
+        return Ok((None, Vec::new()));
+    }
+    let (read, stamps) = Revocations::read(files, &roots.roots, accepts_expired)?;
+    let first = files.first().map(|file| file.display().to_string()).unwrap_or_default();
+    let (entries, until) = (read.entries(), read.soonest_expiry().unwrap_or(0));
+    let until = certificate::date(until);
+    tracing::info!("revocation lists, {first} first: {entries} certificates, good until {until}");
+    if let Some(expired) = read.expired(SystemTime::now()) {
+        tracing::warn!("{first}: {expired}");
+    }
+    Ok((Some(Arc::new(read)), stamps))
+}
+
+/// Checks a chain that is verified.
+///
+/// # Errors
+/// rustls' error for a chain that does not pass.
+pub fn check_revoked(
+    revocations: Option<&Revocations>,
+    leaf: &CertificateDer<'_>,
+    others: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> Result<(), Error> {
+    let Some(revocations) = revocations else { return Ok(()) };
+    let fault = revocations.check(leaf, others, now).err();
+    fault.map_or(Ok(()), |fault| Err(Error::InvalidCertificate(of_fault(fault))))
+}
+
+fn of_fault(fault: RevocationFault) -> CertificateError {
+    match fault {
+        RevocationFault::Revoked => CertificateError::Revoked,
+        RevocationFault::Unknown => CertificateError::UnknownRevocationStatus,
+        RevocationFault::Expired => CertificateError::ExpiredRevocationList,
+        RevocationFault::Malformed => CertificateError::BadEncoding,
+    }
+}
+
+/// A verifier of servers by revocation lists, too.
+#[derive(Debug)]
+pub struct ServerVerifier {
+    pub verifier: Arc<WebPkiServerVerifier>,
+    pub revocations: Option<Arc<Revocations>>,
+}
+
+impl ServerCertVerifier for ServerVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified =
+            self.verifier.verify_server_cert(end_entity, intermediates, server, ocsp, now)?;
+        check_revoked(self.revocations.as_deref(), end_entity, intermediates, now)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
