@@ -12,6 +12,7 @@ pub fn write(metrics: &mut Metrics, counted: &CounterValues) {
     write_connections(metrics, counted);
     write_streams(metrics, counted);
     write_process(metrics, counted);
+    write_flows(metrics, counted);
     causes::write(metrics, counted);
 }
 
@@ -108,6 +109,23 @@ fn write_process(metrics: &mut Metrics, counted: &CounterValues) {
         ("fleet_store_failures", "Failures of the fleet's store.", counted.store_failures),
         ("acme_certificates", "Certificates issued by ACME.", counted.acme_issued),
         ("acme_failures", "Orders by ACME that failed.", counted.acme_failures),
+    ] {
+        metrics.counter(name, help, value);
+    }
+}
+
+fn write_flows(metrics: &mut Metrics, counted: &CounterValues) {
+    metrics.gauge("quic_flows", "Flows of QUIC now, by clients' addresses.", counted.flows);
+    for (name, help, value) in [
+        ("begun_quic_flows", "Flows of QUIC that began.", counted.flows_begun),
+        ("refused_quic_flows", "Flows of QUIC that were refused.", counted.flows_refused),
+        ("unbegun_quic_flows", "Flows of QUIC without room.", counted.flows_not_begun),
+        ("moved_quic_flows", "Clients of QUIC with another address.", counted.flow_moves),
+        (
+            "dropped_quic_datagrams",
+            "Datagrams of no flow, or without room to wait.",
+            counted.flow_datagrams_dropped,
+        ),
     ] {
         metrics.counter(name, help, value);
     }

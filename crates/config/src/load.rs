@@ -14,9 +14,9 @@ use crate::document::reader::{Place, Report, Section};
 use crate::files::{Depth, Files, UnchangedPairs, read};
 use crate::rule;
 use crate::rule::{Lead, ReadState};
-use crate::rules::Reading;
 use crate::rules::lists::ListReader;
 use crate::rules::spiffe::check_rule;
+use crate::rules::{Reading, request_order};
 use crate::sections::acme;
 use crate::sections::acme::AcmeRules;
 use crate::sections::admin;
@@ -196,6 +196,7 @@ fn read_rules<'t>(
     check_certificates(&leads, &asks_certificates, listeners);
     let policy = Rules::with_lists(&matchers, lists.lists());
     check_coverage(&policy, &matchers, &rules, &read);
+    request_order::check(&matchers, &rules, &read);
     (rules, policy, spiffe)
 }
 

@@ -74,7 +74,7 @@ pub(super) fn read<'t>(
     check_fit(section, kind, then);
     originate::fit_listeners(section, listeners, &mut matchers, kind.asks_of_plain());
     originate::check_clients(section, listeners, &matchers.listeners);
-    quic::check(section, listeners, &matchers);
+    quic::check(section, listeners, (&matchers.listeners, matchers.conditions.transport));
     let mut shown = Vec::new();
     let (mut action, mut needs) = match then {
         Kind::Originate => {
@@ -108,8 +108,10 @@ pub(super) fn read<'t>(
             (Action::Refuse(Refuse { alert, message }), Needs::Nothing)
         }
     };
+    let asked = requests::matchers(section);
     if kind == Kind::Hold {
-        needs = hold(section, (&mut action, needs), files, &matchers, listeners);
+        let matchers = (&matchers, !asked.is_empty());
+        needs = hold(section, (&mut action, needs), files, matchers, listeners);
     }
     let leads = leads(section, &action, &matchers.listeners, listeners);
     let asks_certificates = match section.value("client_cert") {
@@ -117,18 +119,16 @@ pub(super) fn read<'t>(
         None => Vec::new(),
     };
     let sni = matchers.sni.into_iter().map(|(_, pattern)| pattern).collect();
-    let (sni_lists, conditions) = (matchers.sni_lists, matchers.conditions);
-    let shadow = section.flag("shadow").unwrap_or(false);
     requests::check_action(section, &action);
     let upstream = action.requests().map(|requests| &requests.upstream);
     let matchers = eyelet_policy::Rule {
         refuse: kind == Kind::Refuse,
-        shadow,
+        shadow: section.flag("shadow").unwrap_or(false),
         needs,
         sni,
-        sni_lists,
-        conditions,
-        requests: requests::matchers(section),
+        sni_lists: matchers.sni_lists,
+        conditions: matchers.conditions,
+        requests: asked,
         serves_requests: matches!(upstream, Some(TerminateUpstream::Http(_))),
     };
     Some(Written { matchers, action, certificates: shown, leads, asks_certificates })
@@ -140,7 +140,7 @@ fn hold(
     section: &Section<'_>,
     (action, needs): (&mut Action, Needs),
     files: &Files,
-    matchers: &Matchers<'_>,
+    (matchers, of_requests): (&Matchers<'_>, bool),
     listeners: &Listeners,
 ) -> Needs {
     let upstream = match &*action {
@@ -148,6 +148,7 @@ fn hold(
         _ => None,
     };
     let hold = hold::read_rule(section, files, upstream, (matchers, listeners));
+    let hold = crate::model::Hold { of_requests, ..hold };
     let mut reached = listeners.of_rule(&matchers.listeners);
     let is_asked = upstream == Some(&SpliceUpstream::Destination)
         && reached.all(|listener| listener.kind == ListenerKind::Connect);

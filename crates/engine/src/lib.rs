@@ -10,11 +10,13 @@
 //! - [`park`]: connections between two events.
 //! - [`listing`], [`shedding`], [`moving`]: shows, ends and moves connections.
 //! - [`iteration`]: the event loop.
+//! - [`flows`]: datagrams of QUIC.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
 
 pub mod departure;
+pub mod flows;
 pub mod held;
 pub mod iteration;
 pub mod links;

@@ -139,6 +139,7 @@ const PURE: &[&str] = &[
     "crates/http1",
     "crates/multiplex",
     "crates/quic",
+    "crates/flows",
 ];
 /// What lies directly under `std` (or `core`) and is not for them.
 const IMPURE_STD: &[&str] = &["env", "fs", "io", "os", "process", "thread"];

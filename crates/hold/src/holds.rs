@@ -9,10 +9,15 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use eyelet_telemetry::held::{HeldBy, HeldInfo, HeldVerdict};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
+use crate::filter::Which;
 use crate::question::{DecidedQuestions, HoldKey, HoldQuestion, Who};
-use crate::verdict::{DecideFault, HoldDecision, KEPT_MAX, Keep, Which};
+use crate::verdict::{DecideFault, HoldDecision, KEPT_MAX, Keep};
+
+mod handed;
+
+pub use handed::HandedVerdict;
 
 /// Questions that are open at a time: more than a person can read, and about 300 KiB.
 pub const QUESTIONS_MAX: usize = 1_000;
@@ -38,6 +43,8 @@ pub struct Holds {
 #[derive(Default)]
 struct State {
     last_id: u64,
+    /// The number of the last place.
+    last_place: u64,
     open: HashMap<HoldKey, Arc<HoldQuestion>>,
     /// The number of them by the host that asked first. None is 0.
     by_host: HashMap<IpAddr, usize>,
@@ -46,6 +53,8 @@ struct State {
     held: (usize, usize),
     /// Workers that wait for a verdict.
     wakers: Vec<Waker>,
+    /// Verdicts since connections began to move to another process: at most [`KEPT_MAX`].
+    given: Option<Vec<(HoldKey, HoldDecision)>>,
     /// Who is asked each new question.
     webhook: Option<Sink>,
 }
@@ -85,6 +94,7 @@ impl Holds {
                 who,
                 since_unix_ms: now_unix_ms,
                 waiting: AtomicUsize::new(0),
+                tasks: Mutex::default(),
                 decision: kept.map_or_else(OnceLock::new, OnceLock::from),
             })
         });
@@ -94,8 +104,10 @@ impl Holds {
         question.waiting.fetch_add(1, Relaxed);
         state.held.0 += 1;
         state.held.1 += bytes as usize;
+        state.last_place += 1;
+        let number = state.last_place;
         drop(state);
-        Some(HoldPlace::new(self, question, (bytes, is_new)))
+        Some(HoldPlace { holds: self.clone(), question, bytes, number, is_first: is_new })
     }
 
     /// A connection waits no more.
@@ -104,6 +116,7 @@ impl Holds {
         state.held.0 -= 1;
         state.held.1 -= waiting.bytes as usize;
         let question = &waiting.question;
+        question.tasks.lock().remove(&waiting.number);
         let is_last = question.waiting.fetch_sub(1, Relaxed) == 1;
         if is_last && question.decision.get().is_none() {
             state.close(question);
@@ -137,18 +150,23 @@ impl Holds {
                 state.kept.insert(question.key.clone(), Kept { decision, until_unix_ms });
             }
         }
-        let mut connections = 0;
+        let (mut connections, mut wakers) = (0, Vec::new());
         for question in &found {
-            state.close(question);
-            // It was open, and is decided under the lock.
-            let _ = question.decision.set(decision);
-            connections += question.waiting.load(Relaxed);
+            connections += state.settle(question, decision, &mut wakers);
+            if let Some(given) = state.given.as_mut().filter(|given| given.len() < KEPT_MAX) {
+                given.push((question.key.clone(), decision));
+            }
         }
+        self.wake(state, wakers);
+        Ok(DecidedQuestions { questions: found, connections })
+    }
+
+    /// Wakes the workers and these tasks, because there are verdicts.
+    fn wake(&self, mut state: MutexGuard<'_, State>, mut wakers: Vec<Waker>) {
         self.verdicts.fetch_add(1, Release);
-        let wakers = std::mem::take(&mut state.wakers);
+        wakers.append(&mut state.wakers);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
-        Ok(DecidedQuestions { questions: found, connections })
     }
 
     /// Waits for a verdict after `seen`, which it updates.
@@ -233,10 +251,7 @@ impl State {
     fn found<'a>(&'a self, which: Which<'a>) -> impl Iterator<Item = Arc<HoldQuestion>> + 'a {
         let takes = move |question: &&Arc<HoldQuestion>| match which {
             Which::Id(wanted) => wanted == question.id,
-            Which::Name(name, port) => {
-                let key = &question.key;
-                key.name.eq_ignore_ascii_case(name) && port.is_none_or(|port| port == key.port)
-            }
+            Which::Like(filter) => filter.takes(&question.key),
         };
         self.open.values().filter(takes).cloned()
     }
@@ -262,6 +277,20 @@ impl State {
         }
     }
 
+    /// Decides an open question. Returns how many wait on it, and adds the tasks among them.
+    fn settle(
+        &mut self,
+        question: &HoldQuestion,
+        decision: HoldDecision,
+        wakers: &mut Vec<Waker>,
+    ) -> usize {
+        self.close(question);
+        // It was open, and is decided under the lock.
+        let _ = question.decision.set(decision);
+        wakers.extend(question.tasks.lock().drain().map(|(_, task)| task));
+        question.waiting.load(Relaxed)
+    }
+
     fn send(&self, question: &Arc<HoldQuestion>) {
         if let Some(webhook) = &self.webhook {
             webhook(question.clone());
@@ -276,19 +305,13 @@ pub struct HoldPlace {
     pub(crate) question: Arc<HoldQuestion>,
     /// Bytes that are held of the connection.
     pub(crate) bytes: u32,
+    /// Its number in this process.
+    pub(crate) number: u64,
     /// True if nobody waited on the question before.
     is_first: bool,
 }
 
 impl HoldPlace {
-    pub(crate) fn new(
-        holds: &Arc<Holds>,
-        question: Arc<HoldQuestion>,
-        (bytes, is_first): (u32, bool),
-    ) -> Self {
-        Self { holds: holds.clone(), question, bytes, is_first }
-    }
-
     /// True if nobody waited on the question before.
     pub fn is_first(&self) -> bool {
         self.is_first
@@ -297,6 +320,19 @@ impl HoldPlace {
     /// The verdict, once there is one.
     pub fn decision(&self) -> Option<HoldDecision> {
         self.question.decision.get().copied()
+    }
+
+    /// Waits in a task for the verdict. A parked connection is woken by its worker instead.
+    pub fn poll_decision(&self, task: &Context<'_>) -> Poll<HoldDecision> {
+        // Under the lock: a verdict that comes meanwhile finds the waker.
+        let mut tasks = self.question.tasks.lock();
+        match self.decision() {
+            Some(decision) => Poll::Ready(decision),
+            None => {
+                tasks.insert(self.number, task.waker().clone());
+                Poll::Pending
+            }
+        }
     }
 
     /// The question.
@@ -316,13 +352,15 @@ mod tests {
     use std::sync::mpsc::sync_channel;
 
     use super::*;
+    use crate::filter::QuestionFilter;
+    use crate::question::{REQUEST_BYTES_MAX, RequestKey};
 
     const ALLOW: HoldDecision = HoldDecision { verdict: HeldVerdict::Allow, by: HeldBy::Page };
     const REFUSE: HoldDecision =
         HoldDecision { verdict: HeldVerdict::Refuse, by: HeldBy::Terminal };
 
     fn key(name: &str, port: u16) -> HoldKey {
-        HoldKey { rule: "ask".into(), name: name.into(), port }
+        HoldKey { rule: "ask".into(), name: name.into(), port, request: None }
     }
 
     fn who(client: impl Into<IpAddr>) -> Who {
@@ -341,7 +379,7 @@ mod tests {
         assert_eq!((holds.held(), holds.open().len()), ((4, 400), 2));
         let (mut seen, task) = (0, &Context::from_waker(Waker::noop()));
         assert!(holds.poll_verdict(&mut seen, task).is_pending());
-        let which = Which::Name("A.example", Some(443));
+        let which = Which::Like(QuestionFilter::named("A.example", Some(443)));
         let decided = holds.decide(which, ALLOW, Keep::Once, 6).unwrap();
         assert_eq!((decided.questions.len(), decided.connections), (1, 3));
         assert!(holds.poll_verdict(&mut seen, task).is_ready());
@@ -406,12 +444,51 @@ mod tests {
         let others = ask("more", other).unwrap();
         all.extend([ask("more", own(1)).unwrap(), ask("0", own(1)).unwrap()]);
         // A verdict makes room, and so does the end of the last who waits.
-        holds.decide(Which::Name("0", None), ALLOW, Keep::Once, 0).unwrap();
+        holds.decide(Which::Like(QuestionFilter::named("0", None)), ALLOW, Keep::Once, 0).unwrap();
         drop(all.remove(1));
         let two = ["a", "b"].map(|name| ask(name, own(1)).unwrap());
         assert!(ask("c", own(1)).is_none());
         drop((all, two, others));
         assert!(holds.state.lock().by_host.is_empty());
+    }
+
+    #[test]
+    fn a_request_has_a_question_of_its_own_and_a_task_is_woken() {
+        let holds = Arc::new(Holds::default());
+        let asked = |method: &str, path: &str| {
+            let request = RequestKey::new(method, path).map(Box::new);
+            let key = HoldKey { request, ..key("a.example", 443) };
+            holds.ask(key, who([127, 0, 0, 1]), 100, 0).unwrap()
+        };
+        let (get, post, other) =
+            (asked("GET", "/a"), asked("POST", "/a"), asked("GET", "/b\u{202e}"));
+        assert_eq!(other.question().key.to_string(), "a.example:443 GET /b\\u{202e}");
+        let waker = Arc::new(CountedWaker::default());
+        let own = waker.clone().into();
+        let task = Context::from_waker(&own);
+        for _ in 0..2 {
+            assert!([&get, &post].iter().all(|place| place.poll_decision(&task).is_pending()));
+        }
+        let filter = QuestionFilter::named("a.example", None);
+        let which = QuestionFilter { method: Some("GET"), path: Some("/a"), ..filter };
+        holds.decide(Which::Like(which), ALLOW, Keep::Once, 0).unwrap();
+        assert_eq!((waker.0.load(Relaxed), get.poll_decision(&task)), (1, Poll::Ready(ALLOW)));
+        assert_eq!((post.decision(), other.decision()), (None, None));
+        let of_rule = |rule| Which::Like(QuestionFilter { rule: Some(rule), ..filter });
+        assert_eq!((holds.found(of_rule("ask")).len(), holds.found(of_rule("x")).len()), (2, 0));
+        drop(post);
+        holds.decide(of_rule("ask"), REFUSE, Keep::Once, 0).unwrap();
+        assert_eq!(waker.0.load(Relaxed), 1, "who has gone is not woken");
+        assert!(RequestKey::new("GET", &"a".repeat(REQUEST_BYTES_MAX - 2)).is_none());
+    }
+
+    #[derive(Default)]
+    struct CountedWaker(AtomicUsize);
+
+    impl std::task::Wake for CountedWaker {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
     }
 
     #[test]

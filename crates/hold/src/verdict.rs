@@ -1,4 +1,4 @@
-//! Verdicts: on which question, for how long, and why one cannot be given.
+//! Verdicts: for how long, and why one cannot be given.
 
 use std::fmt;
 
@@ -21,15 +21,6 @@ pub enum Keep {
     Once,
     /// Also for those who come within so many milliseconds.
     For(u64),
-}
-
-/// The questions that a verdict is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which<'a> {
-    /// The one with this number.
-    Id(u64),
-    /// Those about this name, at this port or any.
-    Name(&'a str, Option<u16>),
 }
 
 /// The reason for which a verdict cannot be given.

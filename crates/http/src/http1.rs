@@ -1,8 +1,10 @@
 //! HTTP/1.1 on a terminated connection: serves one request after another, and parks the connection
 //! when no more arrive.
 
+mod held;
 mod resting;
 
+pub use held::end_held;
 pub use resting::{
     end_resting, has_switched, has_tls, is_exchange, is_shared, last_bytes, last_for_upstream,
     rest_wait, resting_exchange, resting_kind,
@@ -12,6 +14,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
+use self::held::park_held;
 use crate::exchange::end::ExchangeEnd;
 use crate::exchange::serve::{RequestRefusal, exchange, refuse as refuse_request};
 use crate::exchange::switched;
@@ -112,8 +115,8 @@ pub async fn serve(
                     let switched = switched::switch(client, served, switched).await;
                     return switched.map_or((), |rests| resting::rest_switched(*rests));
                 }
-                if let Some(resting) = step.done.resting.take() {
-                    return resting::rest(client, served, *resting);
+                if step.done.waits() {
+                    return leave(client, served, request, step.done);
                 }
                 if let Some(end) = step.end(&served) {
                     break end;
@@ -131,6 +134,16 @@ pub async fn serve(
     };
     pipeline.end(&served, &reason);
     end(client, served, reason, &last);
+}
+
+/// Parks a connection whose exchange rests, or whose request is held.
+fn leave(client: ClientStream, served: ServedConnection, request: &Request, done: ExchangeEnd) {
+    match (done.resting, done.held) {
+        (Some(resting), _) => resting::rest(client, served, *resting),
+        (None, Some(place)) => park_held(client, served, request, *place),
+        // It has neither, and ends here.
+        (None, None) => {}
+    }
 }
 
 /// A request that was read before its turn, which has come.

@@ -24,13 +24,15 @@ use eyelet_engine::worker::{Handle, Settings};
 use eyelet_memory::budget::{
     Budget, Counted, HTTP2_BYTES, UPSTREAM_BYTES, UPSTREAM_STREAM_BYTES, UPSTREAM_TLS_BYTES,
 };
+use eyelet_relay::held::HeldConnection;
 use eyelet_relay::terminate::Terminated;
 use eyelet_relay::{Flow, KeptExchanges};
-use eyelet_telemetry::info::ConnectionInfo;
+use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
 
 use eyelet_downstream::client::io::OpenedClient;
+use eyelet_downstream::connection::served_connection::given_verdict::GivenVerdict;
 use eyelet_downstream::connection::served_connection::{ByteCounts, ClientInfo, ServedConnection};
 use eyelet_downstream::connection::worker::Http;
 use http2::Resumed;
@@ -139,20 +141,56 @@ pub struct WokenConnection {
 /// HTTP, would be twice as large.
 pub fn serve(http: Rc<Http>, woken: WokenConnection, terminated: Terminated) -> Served {
     let WokenConnection { handle, info, counted } = woken;
-    begin(http, OpenedClient::new(handle, terminated), info, counted)
+    begin(http, OpenedClient::new(handle, terminated), info, counted, None)
 }
 
 /// Serves a connection like [`serve`], but of a client without TLS.
 pub fn serve_cleartext(http: Rc<Http>, woken: WokenConnection, flow: Flow) -> Served {
     let WokenConnection { handle, info, counted } = woken;
-    begin(http, OpenedClient::cleartext(handle, flow), info, counted)
+    begin(http, OpenedClient::cleartext(handle, flow), info, counted, None)
 }
+
+/// Goes on with a connection whose request was held: it is read and decided again, and finds its
+/// verdict.
+pub fn serve_held(
+    http: Rc<Http>,
+    woken: WokenConnection,
+    mut held: HeldConnection,
+) -> Result<Served, WokenConnection> {
+    let waited_ms = u32::try_from(woken.handle.idle().as_millis()).unwrap_or(u32::MAX);
+    let decision = held.decision();
+    let is_decided = decision.is_some() || held.is_late();
+    let key = held.key().filter(|_| is_decided).cloned();
+    let given = key.map(|key| GivenVerdict { key, decision, waited_ms });
+    let Some(terminated) = held.take_terminated() else { return Err(woken) };
+    let WokenConnection { handle, info, counted } = woken;
+    let opened = OpenedClient::new(handle, terminated);
+    Ok(begin(http, opened, info, counted, Some((given, held.bytes()))))
+}
+
+/// Writes the access line of a request that has ended while it was held.
+pub fn end_held(http: Rc<Http>, mut info: ConnectionInfo, held: &HeldConnection, end: &End) {
+    // Its rule may be another one than its connection's.
+    if let Some(key) = held.key()
+        && info.decided.labels.generation() == http.shared.generation
+    {
+        let mut rules = http.shared.config.rules.iter();
+        let rule = rules.position(|rule| *rule.name == *key.rule);
+        info.decided.rule = rule.and_then(|rule| u32::try_from(rule).ok()).or(info.decided.rule);
+    }
+    let served = ServedConnection::ended(http, info);
+    http1::end_held(&served, held.bytes(), &end.reason);
+}
+
+/// The verdict on a request that was held, and the request as it came.
+type HeldRequest<'a> = (Option<GivenVerdict>, &'a [u8]);
 
 fn begin(
     http: Rc<Http>,
-    OpenedClient { client, preface, state, exchange }: OpenedClient,
+    OpenedClient { mut client, preface, state, exchange }: OpenedClient,
     mut info: ConnectionInfo,
     mut counted: Counted,
+    held: Option<HeldRequest<'_>>,
 ) -> Served {
     let http2 = info.decided.http2;
     // From here on the client stream counts the buffered bytes.
@@ -169,6 +207,10 @@ fn begin(
         true => ServedConnection::undecided(http, client_info),
         false => ServedConnection::new(http, client_info, local),
     };
+    if let Some((given, request)) = held {
+        client.give_back(request);
+        given.into_iter().for_each(|given| served.give_verdict(given));
+    }
     let live = (&served.counts.to_upstream, &client.bytes_to_client);
     client.handle.count_live(&served.info, live);
     match http2 {

@@ -64,11 +64,16 @@ pub struct Request {
     pub keep_alive: bool,
     /// The roles of its fields.
     pub roles: FieldRoles,
-    /// The memory that its parts share, if no other request does.
+    /// Its head as it came, which its parts share. Bytes behind it may share the memory, too.
     head: Bytes,
 }
 
 impl Request {
+    /// Its head as it came.
+    pub fn raw(&self) -> &[u8] {
+        &self.head
+    }
+
     /// Gives the memory of a request that was served to a later message, unless something still
     /// needs a part of it.
     pub fn give_back(&mut self) {
@@ -106,7 +111,10 @@ pub fn take_request(
     let lines = std::mem::take(scanner).lines;
     let mut head = split_to(buffer, end);
     as_known_version(&mut head);
-    read_request(head.freeze(), lines).map(Some)
+    let head = head.freeze();
+    let mut request = read_request(head.clone(), lines)?;
+    request.head = head;
+    Ok(Some(request))
 }
 
 /// Takes a head that is all of `buffer`, as most are: its end is not searched before it is read.

@@ -287,10 +287,12 @@ mod tests {
         let shared = Rc::new(SharedPieces::new(&budget));
         let bytes = vec![7; 2 * SHARED_BYTES_MAX];
         for (len, held) in [(SHARED_BYTES_MAX, 3 + SHARED_BYTES_MAX), (400, 3 + 624)] {
-            let packed = PackedBytes::pack(&bytes, &[0..len], &shared);
+            let piece = 0..len;
+            let packed = PackedBytes::pack(&bytes, std::slice::from_ref(&piece), &shared);
             assert_eq!((packed.held_bytes(), packed.whole()), (held, bytes.clone()), "{len}");
         }
-        let packed = PackedBytes::pack(&bytes, &[0..SHARED_BYTES_MAX + 1], &shared);
+        let piece = 0..SHARED_BYTES_MAX + 1;
+        let packed = PackedBytes::pack(&bytes, std::slice::from_ref(&piece), &shared);
         assert!(packed.held_bytes() > bytes.len() && shared.is_empty());
     }
 

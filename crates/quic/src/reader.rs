@@ -2,8 +2,8 @@
 
 use eyelet_wire::hello::{Hello, Peek};
 use eyelet_wire::quic::{
-    ConnectionId, CryptoStream, INITIAL_DATAGRAM_BYTES_MIN, InitialFrame, InitialFrames,
-    LongHeader, LongKind, QuicFault, QuicHeader, QuicVersion, packets,
+    CryptoStream, INITIAL_DATAGRAM_BYTES_MIN, InitialFrame, InitialFrames, LongHeader, LongKind,
+    QuicFault, QuicHeader, QuicId, QuicVersion, packets,
 };
 use rustls::quic::Keys;
 
@@ -19,7 +19,7 @@ pub const DATAGRAMS_MAX: u16 = 64;
 /// was read here, and must not get another one.
 pub struct InitialReader {
     version: QuicVersion,
-    client_dcid: ConnectionId,
+    client_dcid: QuicId,
     keys: Keys,
     stream: CryptoStream,
     /// The largest packet number that was opened.
@@ -59,7 +59,7 @@ impl InitialReader {
         }
         let version = QuicVersion::from_number(header.version)
             .ok_or(QuicFault::OtherVersion(header.version))?;
-        let client_dcid = ConnectionId::new(header.dcid).ok_or(QuicFault::TruncatedPacket)?;
+        let client_dcid = QuicId::new(header.dcid).ok_or(QuicFault::TruncatedPacket)?;
         let keys = initial_keys(version, &client_dcid).ok_or(QuicFault::NotAuthentic)?;
         Ok(Self {
             version,
@@ -86,7 +86,7 @@ impl InitialReader {
     }
 
     /// The destination id of the client's first packet. All keys come from it.
-    pub const fn client_dcid(&self) -> &ConnectionId {
+    pub const fn client_dcid(&self) -> &QuicId {
         &self.client_dcid
     }
 

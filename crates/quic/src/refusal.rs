@@ -2,7 +2,7 @@
 //! would send it (RFC 9000 10.2.3, 17.2.2).
 
 use eyelet_wire::alert::AlertDescription;
-use eyelet_wire::quic::{CRYPTO_ERROR, ConnectionId, QuicVersion, put_varint};
+use eyelet_wire::quic::{CRYPTO_ERROR, QuicId, QuicVersion, put_varint};
 
 use crate::keys::initial_keys;
 use crate::seal::seal;
@@ -30,8 +30,8 @@ pub const fn crypto_error(alert: AlertDescription) -> u64 {
 /// 8.1) if each datagram of the client gets at most one. `None` never happens: the suite seals it.
 pub fn refusal(
     version: QuicVersion,
-    client_dcid: &ConnectionId,
-    client_scid: &ConnectionId,
+    client_dcid: &QuicId,
+    client_scid: &QuicId,
     code: u64,
 ) -> Option<Vec<u8>> {
     let keys = initial_keys(version, client_dcid)?.local;

@@ -1,25 +1,31 @@
-//! A connection that is held until somebody decides: its hello, and the question that it waits on.
-//! Nothing of it is read. It goes on in a task once there is a verdict, or its time is over.
+//! A connection that is held until somebody decides: its hello, or a request on it, and the
+//! question that it waits on. Nothing of it is read. It goes on in a task once there is a verdict,
+//! or its time is over.
 
 use std::time::Duration;
 
 use eyelet_hold::{HoldDecision, HoldKey, HoldPlace};
+use eyelet_record::Session;
 use eyelet_sys::epoll::{ENDED, FAILED};
 use eyelet_telemetry::info::{AskedBy, End};
 use eyelet_telemetry::reason::{Reason, Stage, When};
 
 use super::flow::Flow;
 use super::sockets::{Progress, Sockets};
+use super::terminate::Terminated;
 use crate::ready::CLIENT;
 use crate::socket;
 
-/// Most bytes that are held of a client: a hello, and what came with it in the same reads.
+/// Most bytes that are held of a client: a hello or a request, and what came with it in the same
+/// reads.
 pub const HELD_BYTES_MAX: usize = 1 << 20;
 
 /// A held connection's bytes, and what it waits for.
 pub struct HeldConnection {
-    /// Nothing passes on it.
+    /// Nothing passes on it. That of a request may have the beginning of a TLS record.
     pub flow: Flow,
+    /// The client's TLS, if a request of it is held.
+    session: Option<Box<Session>>,
     bytes: Box<[u8]>,
     /// The protocol in which the client asked for its target, if it still waits for an answer.
     pub owes_answer: Option<AskedBy>,
@@ -49,7 +55,31 @@ impl HeldConnection {
         question: HeldState,
     ) -> Self {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-        Self { flow: Flow::default(), bytes, owes_answer, wait_ms, is_late: false, question }
+        let (flow, session) = (Flow::default(), None);
+        Self { flow, session, bytes, owes_answer, wait_ms, is_late: false, question }
+    }
+
+    /// Has it be a request that is held: `bytes` are its head and what came behind it.
+    #[must_use]
+    pub fn of_request(self, Terminated { session, flow }: Terminated) -> Self {
+        Self { flow, session: Some(Box::new(session)), ..self }
+    }
+
+    /// True if a request is held, or was until its TLS was taken.
+    pub fn is_request(&self) -> bool {
+        let key = self.key();
+        self.session.is_some() || key.is_some_and(|key| key.request.is_some())
+    }
+
+    /// The client's TLS, if a request of it is held.
+    pub fn session(&self) -> Option<&Session> {
+        self.session.as_deref()
+    }
+
+    /// Takes the TLS connection whose request was held.
+    pub fn take_terminated(&mut self) -> Option<Terminated> {
+        let session = *self.session.take()?;
+        Some(Terminated { session, flow: std::mem::take(&mut self.flow) })
     }
 
     /// All bytes that its client has sent and that were read.
@@ -105,12 +135,13 @@ impl HeldConnection {
 
     /// Bytes of memory that it holds besides its slot.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.bytes.len()
+        let session = if self.session.is_some() { size_of::<Session>() } else { 0 };
+        self.bytes.len() + session
     }
 }
 
 /// Says whether it goes on in a task, or its client has gone. A client that has ended its stream
-/// has no handshake to come, so it has gone, too.
+/// has no handshake to come, and mostly reads no answer to a request, so it has gone, too.
 pub(crate) fn run(held: &HeldConnection, sockets: &Sockets<'_>) -> Progress {
     const WHEN: Option<When> = Some(When::During(Stage::Verdict));
     if sockets.ready.any(CLIENT, ENDED | FAILED) {

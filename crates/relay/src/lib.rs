@@ -75,8 +75,9 @@ impl Relay {
     /// The outcome of a connection that it is of.
     pub fn outcome(&self) -> Outcome {
         match self {
-            Self::Held(_) => Outcome::Failed,
+            Self::Held(held) if held.session().is_none() => Outcome::Failed,
             Self::Splice(_) => Outcome::Spliced,
+            Self::Held(_) => Outcome::Terminated,
             Self::Terminate(terminated) if !terminated.is_originated() => Outcome::Terminated,
             Self::Cleartext(_) | Self::Terminate(_) => Outcome::Originated,
         }

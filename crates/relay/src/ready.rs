@@ -13,11 +13,13 @@ pub const UPSTREAM: Side = 1;
 pub const SIDES: u8 = 8;
 /// Most further upstream sockets of a parked connection. They are the sides behind those. More than
 /// the 100 streams that a client may have, and with its client's socket they fit one batch.
-pub const FURTHER_MAX: usize = (SHARED - SIDES) as usize;
+pub const FURTHER_MAX: usize = (DATAGRAMS - SIDES) as usize;
 
 /// Not sides: tokens with them name listeners, and sockets that belong to no slot.
 const LISTENER: u8 = 255;
 const SHARED: u8 = 254;
+const FLOW: u8 = 253;
+const DATAGRAMS: u8 = 252;
 
 /// What an epoll token names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,10 @@ pub enum Token {
     Listener(u16),
     /// A socket that belongs to no slot: an upstream's, shared by requests.
     Shared(Key),
+    /// The upstream of a flow.
+    Flow(Key),
+    /// A listening UDP socket, by index.
+    Datagrams(u16),
 }
 
 impl Token {
@@ -39,7 +45,9 @@ impl Token {
         match self {
             Self::Connection(key, side) => of(key, side),
             Self::Shared(key) => of(key, SHARED),
+            Self::Flow(key) => of(key, FLOW),
             Self::Listener(index) => u64::from(LISTENER) << 32 | u64::from(index),
+            Self::Datagrams(index) => u64::from(DATAGRAMS) << 32 | u64::from(index),
         }
     }
 
@@ -49,6 +57,8 @@ impl Token {
         match (token >> 32) as u8 {
             LISTENER => Self::Listener(token as u16),
             SHARED => Self::Shared(key),
+            FLOW => Self::Flow(key),
+            DATAGRAMS => Self::Datagrams(token as u16),
             side => Self::Connection(key, side),
         }
     }

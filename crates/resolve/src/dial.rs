@@ -137,6 +137,56 @@ pub async fn dial<O: Owner>(
     connected.map_err(|end| Undialled { end, address: Some(address) })
 }
 
+/// The address that the datagrams of a flow are sent to, by the checks of a dial: of a name the
+/// first address to which there is a route.
+///
+/// # Errors
+/// Why there is none.
+pub async fn for_datagrams<O: Owner>(
+    names: &Rc<Names>,
+    owner: &O,
+    info: &ConnectionInfo,
+    target: &DialTarget<'_>,
+) -> Result<SocketAddr, Undialled> {
+    let (host_port, guard) = match target {
+        DialTarget::Unix(_) => return Err(End::failed(Reason::NoAddress).into()),
+        DialTarget::Address(address) => {
+            check_loop(names, info, *address, false)?;
+            return Ok(*address);
+        }
+        DialTarget::Chosen(address, guard) => {
+            let host_port = HostPort { host: Host::Ip(address.ip()), port: address.port() };
+            (host_port, Some(*guard))
+        }
+        DialTarget::Named(host_port, guard) => (host_port.clone(), Some(*guard)),
+        DialTarget::Configured(host_port) => ((*host_port).clone(), None),
+    };
+    let (name, found) = match host_port.host {
+        Host::Ip(ip) => (ip.to_string(), vec![ip]),
+        Host::Name(name) => {
+            let client = guard.map(|_| info.client.ip());
+            let found = tokio::select! {
+                biased;
+                found = look_up(names, client, &name) => found.map(|(_, found)| found),
+                why = poll_fn(|task| owner.poll_late(task)) => {
+                    return Err(late(why, Stage::Dns).into());
+                }
+            };
+            let found = found.map_err(End::failed)?;
+            (name, found)
+        }
+    };
+    if let Some(guard) = guard {
+        check_guard(&name, &found, guard)?;
+    }
+    for ip in &found {
+        check_loop(names, info, SocketAddr::new(*ip, host_port.port), guard.is_none())?;
+    }
+    let routed = found.iter().find(|ip| interfaces::has_route(**ip)).or(found.first());
+    let ip = routed.ok_or(End::failed(Reason::NoAddress))?;
+    Ok(SocketAddr::new(*ip, host_port.port))
+}
+
 /// A name to dial.
 struct NamedTarget<'a> {
     name: &'a str,

@@ -16,6 +16,8 @@ use rustix::net::{
 
 use crate::process::cgroup_of;
 
+pub mod datagram;
+
 pub(crate) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Options of a listening socket.
@@ -240,7 +242,7 @@ fn unmapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-fn family(ip: IpAddr) -> AddressFamily {
+pub(crate) fn family(ip: IpAddr) -> AddressFamily {
     match ip {
         IpAddr::V4(_) => AddressFamily::INET,
         IpAddr::V6(_) => AddressFamily::INET6,

@@ -170,6 +170,18 @@ counters! {
     store_failures,
     /// Connections terminated.
     terminated,
+    /// Flows of QUIC now, one for each address of a client.
+    flows,
+    /// Flows of QUIC that began.
+    flows_begun,
+    /// Flows that were refused.
+    flows_refused,
+    /// Flows that could not begin: too many were unanswered, or there was no room.
+    flows_not_begun,
+    /// Times that a client of a flow had another address.
+    flow_moves,
+    /// Datagrams that were dropped: of no flow, or without room to wait.
+    flow_datagrams_dropped,
     /// Connections that ended before their rule's action began.
     failed,
     /// The same, because the client left.

@@ -473,6 +473,8 @@ mod tests {
             decided: Decided { evidence: Some(evidence.clone()), ..Decided::default() },
             bytes_to_upstream: 0,
             bytes_to_client: 0,
+            is_quic: false,
+            datagrams: [0; 2],
         };
         let mut shared = SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0)));
         let (mut first, mut parked) = (None, Vec::new());

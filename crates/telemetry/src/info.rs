@@ -339,6 +339,10 @@ pub struct ConnectionInfo {
     pub bytes_to_upstream: u64,
     /// Bytes written to the client.
     pub bytes_to_client: u64,
+    /// True if it is a flow of QUIC.
+    pub is_quic: bool,
+    /// Its datagrams to the upstream, and to the client.
+    pub datagrams: [u64; 2],
 }
 
 /// A parked connection's part of the bytes of shared values is kept in these steps: those in which
@@ -383,6 +387,8 @@ impl ConnectionInfo {
             decided: Decided::default(),
             bytes_to_upstream: 0,
             bytes_to_client: 0,
+            is_quic: false,
+            datagrams: [0; 2],
         }
     }
 
@@ -401,6 +407,7 @@ impl ConnectionInfo {
             client: self.client,
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
+            datagrams: self.is_quic.then_some(self.datagrams),
         }
     }
 
@@ -566,6 +573,8 @@ pub struct Measured {
     pub bytes_to_upstream: u64,
     /// Bytes written to the client: ciphertext of a spliced, plaintext of a terminated connection.
     pub bytes_to_client: u64,
+    /// Datagrams of a flow of QUIC to the upstream, and to the client.
+    pub datagrams: Option<[u64; 2]>,
 }
 
 /// The values that parked connections share: one copy of each distinct value, as long as a

@@ -403,6 +403,8 @@ mod tests {
             decided,
             bytes_to_upstream: 300,
             bytes_to_client: 700,
+            is_quic: false,
+            datagrams: [0; 2],
         };
         let mut seen = Seen::accepted(&info);
         seen.note(state, &info);

@@ -11,6 +11,7 @@ use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::connect::ConnectFault;
 use eyelet_wire::hello::{Malformed, NotTls, SniFault};
 use eyelet_wire::proxy::ProxyFault;
+use eyelet_wire::quic::QuicFault;
 use eyelet_wire::socks::SocksFault;
 
 pub use error::{Detail, Http2Failure, IoFailure};
@@ -23,7 +24,7 @@ pub use parts::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The client was redirected to https://, because the other ACME client gave no answer to its
-    /// request.
+    /// request. Any stranger can ask while nobody listens.
     AcmeUpstream(IoFailure),
     /// The request was answered without an upstream.
     Answered,
@@ -71,6 +72,8 @@ pub enum Reason {
     MalformedConnect(ConnectFault),
     /// A malformed ClientHello.
     MalformedHello(Malformed),
+    /// A client's first packets of QUIC are faulty.
+    MalformedQuic(QuicFault),
     /// A malformed name in a ClientHello.
     MalformedName(SniFault),
     MalformedProxyHeader(ProxyFault),
@@ -199,7 +202,6 @@ impl Reason {
             | Self::StreamReset
             | Self::Truncated => Class::Left,
             Self::Http2(Peer::Client, failure) if failure.is_leave() => Class::Left,
-            // The client has its redirect. Any stranger can ask while nobody listens.
             Self::AcmeUpstream(_)
             | Self::Answered
             | Self::ClientClosed(None)
@@ -225,6 +227,7 @@ impl Reason {
             | Self::Http2(..)
             | Self::MalformedConnect(_)
             | Self::MalformedHello(_)
+            | Self::MalformedQuic(_)
             | Self::MalformedName(_)
             | Self::MalformedProxyHeader(_)
             | Self::MalformedSocks(_)
@@ -333,7 +336,7 @@ impl Reason {
     pub fn status(&self) -> u16 {
         match self {
             Self::Misdirected(_) | Self::RuleGone => 421,
-            Self::Placeholder(_) => 403,
+            Self::Held(_) | Self::Placeholder(_) => 403,
             Self::Request(status, _) => *status,
             Self::RefusedRequest(_) => 403,
             Self::Trace => 405,

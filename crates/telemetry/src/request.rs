@@ -3,6 +3,7 @@
 use eyelet_wire::traceparent::{SpanId, TraceId};
 use serde::Serialize;
 
+use crate::held::HeldInfo;
 use crate::upstream_tls::UpstreamTlsInfo;
 
 /// What a log entry shows of a request.
@@ -28,6 +29,9 @@ pub struct RequestInfo<'a> {
     /// Its place in its trace, if it is traced.
     #[serde(skip)]
     pub trace: Option<TraceIds>,
+    /// Who has decided about it, if it was held.
+    #[serde(skip)]
+    pub held: Option<HeldInfo>,
 }
 
 /// The place of a request in its trace.

@@ -67,6 +67,7 @@ pub fn draw(
     frame.rates(figures);
     frame.memory(figures);
     frame.resting(figures);
+    frame.held(figures);
     frame.ends(figures);
     frame.upstreams(figures);
     frame.certificates(figures);
@@ -197,6 +198,22 @@ impl Frame {
             bytes(held / all.max(1.0)),
         );
         self.labelled(Look::Plain, "at rest", &text);
+    }
+
+    /// What waits for somebody's verdict.
+    fn held(&mut self, figures: &Figures) {
+        let held = &figures.memory["held"];
+        let waiting = number(held, "waiting");
+        if waiting == 0.0 {
+            return;
+        }
+        let text = format!(
+            "{} for {} verdicts, {}: `eyelet held`",
+            count(waiting),
+            count(number(held, "questions")),
+            bytes(number(held, "bytes")),
+        );
+        self.labelled(Look::Warning, "held", &text);
     }
 
     /// Why connections ended, the reasons with most of them first.
@@ -349,6 +366,17 @@ mod tests {
         let part =
             "event_stream 2,000  websocket 48,000  2.0 MiB on 1,500 connections, 41 B a stream";
         assert!(frame.iter().any(|line| line.text.contains(part)), "{frame:?}");
+    }
+
+    #[test]
+    fn a_frame_says_what_is_held() {
+        let mut figures = sample();
+        figures.memory["held"] =
+            serde_json::json!({"bytes": 2_048, "questions": 2, "waiting": 1_300});
+        let frame = draw(&figures, Size { columns: 100, rows: 24 }, SortOrder::Age, None);
+        let part = "1,300 for 2 verdicts, 2.0 KiB: `eyelet held`";
+        let line = frame.iter().find(|line| line.text.contains(part));
+        assert_eq!(line.map(|line| line.look), Some(Look::Warning), "{frame:?}");
     }
 
     #[test]

@@ -98,8 +98,8 @@ pub enum ConnectFault {
     HostMissing,
     /// More than one `Host` field.
     HostTwice,
-    /// A `Host` field that does not name the target.
-    HostDiffers,
+    /// A `Host` field that names no host (RFC 9112 3.2).
+    HostMalformed,
     /// More than one `Proxy-Authorization` field.
     AuthorizationTwice,
     /// `Content-Length` or `Transfer-Encoding`: a CONNECT has no content (RFC 9110 9.3.6), and what
@@ -214,7 +214,11 @@ fn read(head: &[u8]) -> Result<(Target, Option<(usize, usize)>), ConnectFault> {
     }
     match host {
         None if is_http_11 => Err(ConnectFault::HostMissing),
-        Some(value) if !names(value, target) => Err(ConnectFault::HostDiffers),
+        // The target alone decides (RFC 9112 3.3), and nobody else reads this head: Node names the
+        // proxy here unless it is told otherwise.
+        Some(value) if self::target(value).is_err() && self::host(value).is_err() => {
+            Err(ConnectFault::HostMalformed)
+        }
         _ => Ok((target, authorization)),
     }
 }
@@ -257,15 +261,6 @@ fn host(text: &[u8]) -> Result<TargetHost, ConnectFault> {
         return Ok(TargetHost::Ip(IpAddr::V4(address)));
     }
     HostName::new(text).map(TargetHost::Name).map_err(ConnectFault::Host)
-}
-
-/// True if a `Host` field names the target. A missing port is that of https (RFC 9110 4.2.2): Java
-/// sends it so.
-fn names(value: &[u8], named: Target) -> bool {
-    match target(value) {
-        Ok(target) => target == named,
-        Err(_) => named.port == HTTPS_PORT && host(value) == Ok(named.host),
-    }
 }
 
 fn port_number(text: &[u8]) -> Option<u16> {
@@ -331,7 +326,7 @@ impl fmt::Display for ConnectFault {
             Self::FieldName => "field without a valid name",
             Self::HostMissing => "no Host field",
             Self::HostTwice => "two Host fields",
-            Self::HostDiffers => "the Host field does not name the target",
+            Self::HostMalformed => "the Host field names no host",
             Self::AuthorizationTwice => "two Proxy-Authorization fields",
             Self::Content => "CONNECT with content",
         })
@@ -349,8 +344,6 @@ const METHOD_BYTES_MAX: usize = 24;
 
 /// Fields that announce content (RFC 9112 6).
 const CONTENT_FIELDS: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
-
-const HTTPS_PORT: u16 = 443;
 
 /// Bytes of the end of a line.
 const CRLF_BYTES: usize = 2;

@@ -46,6 +46,15 @@ impl LocalPeer {
     }
 }
 
+/// The host of an address: an IPv4 address, or an IPv6 /64, within which a host chooses its
+/// addresses freely (RFC 8981). That of a [`LocalPeer`] is its user.
+pub fn host_of(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
+        four @ IpAddr::V4(_) => four,
+    }
+}
+
 impl fmt::Display for LocalPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "unix:uid={},pid={}", self.uid, self.pid)

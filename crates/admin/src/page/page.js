@@ -370,7 +370,8 @@ const verdicts = new Map();
 
 function verdictButtons(one) {
   const box = element("span");
-  const called = one.name.includes(":") ? `[${one.name}]:${one.port}` : `${one.name}:${one.port}`;
+  const name = one.name.includes(":") ? `[${one.name}]` : one.name;
+  const called = `${name}:${one.port}${one.method ? ` ${one.method} ${one.path}` : ""}`;
   const add = (label, query) => {
     const button = element("button", label);
     button.type = "button";
@@ -398,7 +399,7 @@ async function decide(id, query) {
 function showHeld(held) {
   const now = Date.now();
   at("held-section").hidden = !held.questions && !at("held-said").textContent;
-  text("held-state", `${number(held.connections)} connections wait for ${number(held.questions)} verdicts, with ${bytes(held.bytes)}.`);
+  text("held-state", `${number(held.connections)} connections and requests wait for ${number(held.questions)} verdicts, with ${bytes(held.bytes)}.`);
   const open = new Set(held.listed.map((one) => one.id));
   for (const id of verdicts.keys()) if (!open.has(id)) verdicts.delete(id);
   rows("held", held.listed.map((one) => {

@@ -20,6 +20,8 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// Without a byte in either direction.
     pub idle_timeout: Duration,
+    /// Without a datagram of a QUIC flow in either direction.
+    pub quic_idle_timeout: Duration,
     /// True if idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
     /// The time that busy connections may last after SIGTERM.
@@ -61,6 +63,7 @@ impl Default for Limits {
             handshake_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(3600),
+            quic_idle_timeout: Duration::from_secs(120),
             shed_idle: false,
             drain_timeout: Duration::from_secs(5),
             connections_max: None,

@@ -453,11 +453,12 @@ pub enum ProxyProtocol {
     V2,
 }
 
-/// The keys that a hold rule adds to the action that follows a verdict.
+/// What a hold rule adds to its action. `of_requests`: requests are held, and no connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Hold {
-    /// The list of names that the verdict "always" is added to.
+    /// The list that the verdict "always" adds a name to.
     pub file: Option<PathBuf>,
+    pub of_requests: bool,
 }
 
 /// `action = "refuse"`.

@@ -6,6 +6,7 @@ pub(crate) mod matchers;
 pub(crate) mod mint;
 pub(crate) mod originate;
 pub(crate) mod quic;
+pub(crate) mod request_order;
 mod requester;
 pub(crate) mod requests;
 pub(crate) mod sources;
@@ -197,6 +198,11 @@ impl<'t> Reading<'t> {
             next
         });
         self.rows.push(Row { action, certificates });
+    }
+
+    pub(crate) fn action(&self, rule: usize) -> Option<&Action> {
+        let row = self.rows.get(rule)?;
+        self.actions.get(row.action as usize).map(|action| &**action)
     }
 
     pub(crate) fn name(&self, rule: usize) -> Option<&str> {

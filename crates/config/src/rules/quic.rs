@@ -4,7 +4,6 @@ use eyelet_wire::hello::Transport;
 
 use crate::document::reader::Section;
 use crate::model::Listener;
-use crate::rules::matchers::Matchers;
 use crate::settings::listeners::Listeners;
 
 /// The matcher `transport`.
@@ -15,9 +14,12 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
 
 /// Reports a rule for QUIC that no listener leads to, and keys that QUIC cannot have. A rule that
 /// says nothing of the transport meets QUIC where one of its listeners reads it.
-pub(crate) fn check(section: &Section<'_>, listeners: &Listeners, matchers: &Matchers<'_>) {
-    let transport = matchers.conditions.transport;
-    let mut reached = listeners.of_rule(&matchers.listeners);
+pub(crate) fn check(
+    section: &Section<'_>,
+    listeners: &Listeners,
+    (listed, transport): (&[u16], Option<Transport>),
+) {
+    let mut reached = listeners.of_rule(listed);
     match (reached.find(|listener| listener.quic), transport) {
         (None, Some(Transport::Quic)) => {
             let at = section.key_at("transport").unwrap_or(section.at);

@@ -3,7 +3,7 @@
 use eyelet_policy::{PathGlob, RequestMatchers, RequestPattern};
 
 use crate::document::reader::Section;
-use crate::model::{Action, Terminate, TerminateUpstream};
+use crate::model::{Action, Splice, TerminateUpstream};
 
 /// The keys of a rule on requests.
 pub(crate) const REQUEST_KEYS: [&str; 3] = ["http_only_reads", "method", "path"];
@@ -73,14 +73,15 @@ fn only_reads(section: &Section<'_>) -> Option<[&'static str; 3]> {
 /// Reports a rule on requests whose action reads none.
 pub(crate) fn check_action(section: &Section<'_>, action: &Action) {
     let Some((key, at)) = section.present(&REQUEST_KEYS).next() else { return };
-    if let Action::Terminate(Terminate { hold: Some(_), .. }) = action {
-        return at.error(format!(
-            "`{key}` asks for a request, and a hold rule decides connections: nobody is asked \
-             about a request"
-        ));
-    }
     let upstream = match action {
         Action::Refuse(_) => return,
+        Action::Splice(Splice { hold: Some(_), .. }) => {
+            return at.error(format!(
+                "`{key}` asks for a request, and a hold rule without a `certificate` passes bytes \
+                 on unread; expected `certificate = \"mint\"` or one of yours, with an upstream by \
+                 HTTP: docs/held.md"
+            ));
+        }
         Action::Splice(_) => return check_splice(section),
         Action::Originate(originate) => &originate.requests.upstream,
         Action::Terminate(terminate) => &terminate.upstream,

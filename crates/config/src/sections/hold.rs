@@ -10,6 +10,7 @@ use crate::model::listen_address::is_loopback_host;
 use crate::model::values;
 use crate::model::{Action, Hold, Host, HostPort, ListenerKind, SpliceUpstream};
 use crate::rules::matchers::Matchers;
+use crate::rules::requests::REQUEST_KEYS;
 use crate::settings;
 use crate::settings::listeners::Listeners;
 
@@ -90,7 +91,16 @@ pub(crate) fn read_rule(
         let message = "expected a file that exists, with names as a list has them; it may be empty";
         section.value_at("hold_file").error(message);
     }
-    Hold { file }
+    if let Some((key, _)) = section.present(&REQUEST_KEYS).next()
+        && file.is_some()
+    {
+        let message = format!(
+            "a list has names, and `{key}` asks about requests: nobody can allow one always; \
+            leave out `hold_file`, and give verdicts for a time"
+        );
+        section.value_at("hold_file").error(message);
+    }
+    Hold { file, of_requests: false }
 }
 
 fn webhook(text: &str) -> Result<HoldWebhook, String> {

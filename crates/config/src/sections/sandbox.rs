@@ -28,6 +28,8 @@ pub struct SandboxProfile {
     pub allow_private: Vec<IpNet>,
     /// Rules for what is on the lists, in their order.
     pub rules: Vec<SandboxRule>,
+    /// True if somebody is asked about what is not allowed.
+    pub ask: bool,
     /// True if no name is refused.
     pub dry_run: bool,
     /// Who resolves names.
@@ -73,8 +75,8 @@ pub enum SandboxAction {
 }
 
 const TITLE: &str = "[sandbox.NAME]";
-const PROFILE_KEYS: [&str; 6] =
-    ["allow", "allow_file", "allow_private", "dry_run", "rule", "secrets"];
+const PROFILE_KEYS: [&str; 7] =
+    ["allow", "allow_file", "allow_private", "ask", "dry_run", "rule", "secrets"];
 const RULE_TITLE: &str = "[[sandbox.NAME.rule]]";
 const RULE_KEYS: [&str; 8] =
     ["action", "certificate", "http_only_reads", "method", "name", "path", "sni", "upstream_ca"];
@@ -172,6 +174,7 @@ pub(crate) fn profiles<'t>(
             allow_private: matchers::nets(&section, "allow_private"),
             rules,
             secrets,
+            ask: section.flag("ask").unwrap_or(false),
             dry_run: section.flag("dry_run").unwrap_or(false),
             dns: Dns::default(),
             secret_files: Vec::new(),
@@ -265,7 +268,7 @@ mod tests {
         let file = folder.path().join("edge.toml");
         let text = "[dns]\nservers = [\"192.0.2.53\"]\n[sandbox.build]\nallow = [\"a.example\"]\n\
             allow_file = \"more.txt\"\nallow_private = \"10.0.0.0/8\"\n[sandbox.test]\n\
-            dry_run = true\n[[rule]]\nkey = [\"a.key\", \"/b.key\"]\nsni = \"key\"\n\
+            ask = true\ndry_run = true\n[[rule]]\nkey = [\"a.key\", \"/b.key\"]\nsni = \"key\"\n\
             [acme]\nfolder = \"acme\"\n";
         std::fs::write(&file, text).unwrap();
         let build = sandbox_profile(&file, "build").unwrap();
@@ -275,7 +278,8 @@ mod tests {
         assert_eq!(build.dns.servers.len(), 1);
         let secrets = [folder.path().join("a.key"), "/b.key".into(), folder.path().join("acme")];
         assert_eq!(build.secret_files.iter().collect::<BTreeSet<_>>(), secrets.iter().collect());
-        assert!(sandbox_profile(&file, "test").unwrap().dry_run);
+        let test = sandbox_profile(&file, "test").unwrap();
+        assert!(test.dry_run && test.ask);
         let missing = sandbox_profile(&file, "other").unwrap_err()[0].to_string();
         assert!(missing.contains("no profile [sandbox.other] here; the file has: build, test"));
         let rules = "[sandbox.build]\nallow = \".a.example\"\n[[sandbox.build.rule]]\n\

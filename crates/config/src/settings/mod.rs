@@ -28,6 +28,7 @@ pub(crate) fn limits(document: &Section<'_>) -> Limits {
         ("handshake_timeout", &mut limits.handshake_timeout, SHORT),
         ("connect_timeout", &mut limits.connect_timeout, SHORT),
         ("idle_timeout", &mut limits.idle_timeout, IDLE),
+        ("quic_idle_timeout", &mut limits.quic_idle_timeout, IDLE),
         ("drain_timeout", &mut limits.drain_timeout, DRAIN),
     ] {
         *limit = duration(&section, key, &range).unwrap_or(*limit);
@@ -236,7 +237,7 @@ pub(crate) const DOCUMENT_KEYS: [&str; 21] = [
     "workers",
 ];
 
-const LIMIT_KEYS: [&str; 11] = [
+const LIMIT_KEYS: [&str; 12] = [
     "connect_timeout",
     "connections_max",
     "drain_timeout",
@@ -246,6 +247,7 @@ const LIMIT_KEYS: [&str; 11] = [
     "hello_timeout",
     "idle_timeout",
     "memory_max",
+    "quic_idle_timeout",
     "shed_idle",
     "source_handshakes_per_second",
 ];

@@ -51,13 +51,12 @@ fn mistakes_on_requests_are_found() {
     }
     let splice = "action = \"splice\"\nupstream = \"192.0.2.1:443\"\npath = \"/a\"";
     let tcp = format!("{TERMINATE}\"tcp://127.0.0.1:3000\"\nmethod = \"GET\"");
-    let hold = format!("{TERMINATE}\"http://127.0.0.1:3000\"\npath = \"/a\"");
-    let hold = hold.replace("terminate", "hold");
+    let hold = "action = \"hold\"\nupstream = \"192.0.2.1:443\"\npath = \"/a\"";
     let reads = "action = \"refuse\"\nhttp_only_reads = true";
     for (rule, expected) in [
+        (hold, "`path` asks for a request, and a hold rule without a `certificate`"),
         (splice, "`path` asks for a request, and a splice rule passes bytes on unread"),
         (&tcp, "bytes for tcp://127.0.0.1:3000 are not read as HTTP"),
-        (&hold, "`path` asks for a request, and a hold rule decides connections"),
         (reads, "a refuse rule with `http_only_reads` would refuse what reads"),
     ] {
         let found = all(rule);
@@ -84,6 +83,38 @@ fn a_rule_on_requests_may_be_covered() {
         let found = both(first, second);
         let can_never = |line: &String| line.contains("this rule can never match");
         assert_eq!(found.iter().any(can_never), is_covered, "{first:?} {second:?}: {found:?}");
+    }
+}
+
+#[test]
+fn rules_on_requests_that_do_not_do_together_what_they_seem_to() {
+    const HTTP: &str = "\"http://127.0.0.1:3000\"";
+    const NAMED: &str = "sni = \"a.localhost\"";
+    let refuse = |name: &str| format!("[[rule]]\naction = \"refuse\"\n{name}\npath = \"/x\"\n");
+    let splice = |action: &str, name: &str| {
+        format!("[[rule]]\naction = \"{action}\"\nupstream = \"192.0.2.1:443\"\n{name}\n")
+    };
+    let serve = |more: &str| format!("[[rule]]\n{TERMINATE}{HTTP}\n{more}\n");
+    let hold = serve("").replace("terminate", "hold");
+    let other = "sni = \"b.localhost\"";
+    for (rules, expected) in [
+        ([refuse(NAMED), splice("splice", NAMED)], "come to \"rule 2\" (line 7) are refused"),
+        ([refuse(NAMED), splice("splice", "")], "come to \"rule 2\" (line 7) are refused"),
+        ([refuse(""), splice("hold", "")], "come to \"rule 2\" (line 7) are refused"),
+        ([refuse(NAMED), splice("splice", other)], ""),
+        ([refuse(NAMED) + &serve(""), splice("splice", "")], ""),
+        ([serve("method = \"GET\""), splice("hold", NAMED)], "nobody is asked: connections"),
+        ([serve("method = \"GET\""), splice("hold", "")], ""),
+        ([serve("method = \"GET\""), hold], ""),
+        ([serve("method = \"GET\""), serve("tls_version_min = \"1.3\"")], "`tls_version_min`"),
+        ([serve("method = \"GET\""), serve("alpn_select = [\"http/1.1\"]")], "`alpn_select`"),
+        ([serve("method = \"GET\"\ntls_version_min = \"1.3\""), serve("")], ""),
+    ] {
+        let found = http_of(&rules.concat());
+        match expected {
+            "" => assert_eq!(found, [""; 0], "{rules:?}"),
+            _ => assert!(found.len() == 1 && found[0].contains(expected), "{rules:?}: {found:?}"),
+        }
     }
 }
 

@@ -230,6 +230,18 @@ impl ClientStream {
         self.plain.is_empty() && self.partial.is_empty() && !self.ended && !self.handle.is_to_end()
     }
 
+    /// True if it can be parked before a request that it has sent: it has TLS, has not ended, and
+    /// nothing is unsent.
+    pub fn may_be_held(&self) -> bool {
+        self.has_tls() && self.sealed.is_empty() && !self.ended && !self.handle.is_to_end()
+    }
+
+    /// Gives back what was read of a request that was held.
+    pub fn give_back(&mut self, plain: &[u8]) {
+        self.plain = BytesMut::from(plain);
+        self.recount();
+    }
+
     /// Seals all of a queue, and sends what the socket accepts.
     ///
     /// # Errors

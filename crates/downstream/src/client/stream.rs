@@ -139,6 +139,21 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// True if its connection may be parked before the request, which it holds: HTTP/1.1, and
+    /// nothing is queued or waits for its turn.
+    pub fn may_be_held(&self) -> bool {
+        match self {
+            Self::Http1(one) => {
+                let pipeline = one.pipeline.as_ref();
+                one.queue.is_empty()
+                    && one.asked.is_none()
+                    && pipeline.is_none_or(|(pipeline, _)| pipeline.is_empty())
+                    && one.client.may_be_held()
+            }
+            Self::Http2(_) => false,
+        }
+    }
+
     /// Returns what rests of its side, if it may.
     pub fn rests(&self) -> Option<RestingClient> {
         match self {

@@ -103,6 +103,11 @@ impl<'a> RequestLogEntry<'a> {
         self.record.bytes_to_upstream = self.written.bytes.get();
     }
 
+    /// Another entry of the same request writes its line.
+    pub fn dismiss(&mut self) {
+        self.state = EntryState::Rests;
+    }
+
     /// Ends the request: its line is written where the entry is dropped.
     pub fn end(&mut self) {
         self.state = EntryState::Ended;

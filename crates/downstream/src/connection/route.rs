@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use eyelet_balance::group::{Group, Member, Tried};
 use eyelet_config::{
-    Action, Host, HostPort, HttpAddress, HttpUpstream, Terminate, TerminateUpstream,
+    Action, Hold, Host, HostPort, HttpAddress, HttpUpstream, Terminate, TerminateUpstream,
 };
 use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, RequesterFacts, RuleId, Verdict};
 use eyelet_resolve::evidence::Attempt;
@@ -136,6 +136,7 @@ impl Route {
         (rule, has_preface): (u32, bool),
     ) -> Option<Self> {
         let mut route = Self::new(http, info, (info.decided.listener, rule))?;
+        (route.of_connection, route.by_request) = (self.of_connection, self.by_request.clone());
         let is_own = rule == self.of_connection;
         if !route.is_fit(http, info, has_preface) || !route.has_verdict(info, is_own) {
             return None;
@@ -144,7 +145,6 @@ impl Route {
             // A stranger may know the client by its connection.
             (route.shelf, route.others) = (self.shelf.clone(), self.others.clone());
         }
-        (route.of_connection, route.by_request) = (self.of_connection, self.by_request.clone());
         Some(route)
     }
 
@@ -175,16 +175,33 @@ impl Route {
         }
     }
 
-    /// False for a hold rule, unless it is the connection's own and the verdict on the connection
-    /// allows it. Nobody is asked about a request.
+    /// False for a hold rule on connections, unless it is the connection's own and the verdict on
+    /// the connection allows it.
     fn has_verdict(&self, info: &ConnectionInfo, is_own: bool) -> bool {
         let is_allowed = || info.decided.held.is_some_and(|of| of.verdict == HeldVerdict::Allow);
-        !self.is_held() || is_own && is_allowed()
+        !self.is_held() || self.asks_about_requests() || is_own && is_allowed()
     }
 
-    /// True if a verdict has let its connections pass.
+    /// True if a verdict lets its connections pass, or its requests.
     pub fn is_held(&self) -> bool {
         self.action.hold().is_some()
+    }
+
+    /// True for a hold rule by which somebody is asked about each request: it asks for requests, or
+    /// the connection came to another rule.
+    pub fn asks_about_requests(&self) -> bool {
+        let is_asked = |hold: &Hold| hold.of_requests || self.rule != self.of_connection;
+        self.action.hold().is_some_and(is_asked)
+    }
+
+    /// True if its upstream is the client's destination.
+    pub fn leads_to_destination(&self) -> bool {
+        self.destination.is_some()
+    }
+
+    /// Its action.
+    pub fn action(&self) -> &Action {
+        &self.action
     }
 
     fn new(http: &Http, info: &ConnectionInfo, (listener, rule): (u16, u32)) -> Option<Self> {

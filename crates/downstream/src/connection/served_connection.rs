@@ -3,6 +3,8 @@
 
 mod authority;
 pub mod by_request;
+pub mod given_verdict;
+pub mod held_request;
 mod identity;
 pub mod record;
 mod refused_request;
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Method, StatusCode, header, request, response};
 
+use self::given_verdict::GivenVerdict;
 use self::identity::ClientIdentity;
 use super::decoding::ClientDecoders;
 use super::inspected::Unanswered;
@@ -87,6 +90,8 @@ pub struct ServedConnection {
     by_rule: RefCell<Vec<Rc<Self>>>,
     /// True if it serves the requests of one rule, on another one's connection.
     is_of_request: bool,
+    /// The verdict on its next request, if that was held while it was parked. Boxed: few are.
+    verdict: Cell<Option<Box<GivenVerdict>>>,
 }
 
 impl ServedConnection {
@@ -154,6 +159,7 @@ impl ServedConnection {
             intermediary,
             by_rule: RefCell::default(),
             is_of_request: false,
+            verdict: Cell::default(),
         }
     }
 
@@ -334,7 +340,7 @@ impl ServedConnection {
         method: &Method,
         reason: &Reason,
     ) -> (response::Parts, Length, Bytes) {
-        if matches!(reason, Reason::RefusedRequest(_)) {
+        if matches!(reason, Reason::Held(_) | Reason::RefusedRequest(_)) {
             return self.refused_request(reason).page(status, method);
         }
         let is_proxy = matches!(self.intermediary, Intermediary::Proxy { .. });
@@ -386,6 +392,8 @@ impl ServedConnection {
             decided: self.info.decided.clone(),
             bytes_to_upstream: self.info.bytes_to_upstream + self.counts.to_upstream.get(),
             bytes_to_client: self.info.bytes_to_client + self.counts.to_client.get(),
+            is_quic: false,
+            datagrams: [0; 2],
         };
         if let Some(name) = &*self.upstream.borrow() {
             info.decided.upstream = Some(UpstreamName::of(name));

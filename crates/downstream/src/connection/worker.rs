@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use eyelet_config::Config;
 use eyelet_engine::worker::Worker;
+use eyelet_hold::Holds;
 use eyelet_recoding::{Compressors, DictionaryRules, SharedDictionaries};
 use eyelet_resolve::names::Names;
 use eyelet_secrets::Secrets;
@@ -41,6 +42,8 @@ pub struct SharedHttp {
     pub trace: Option<Arc<Tracer>>,
     /// Secrets that clients have placeholders of, if there are any.
     pub secrets: Option<Arc<Secrets>>,
+    /// Requests and connections that are held, and the verdicts.
+    pub holds: Arc<Holds>,
     /// Counts the decisions of each rule, if somebody asks for them.
     pub hits: Option<Arc<RuleHits>>,
 }

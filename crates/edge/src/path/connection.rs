@@ -113,8 +113,9 @@ fn settle(
             Ruling::Refuse(answer, end) => return connect::end(connection, &answer, end),
         };
         let action = connection.edge.snapshot.config.rules.at(rule).action;
-        // A held one has its verdict, and does not ask again.
-        if connection.info.decided.held.is_none() && action.hold().is_some() {
+        // A held one has its verdict, and does not ask again. Requests are asked about one by one.
+        let asks = action.hold().is_some_and(|hold| !hold.of_requests);
+        if asks && connection.info.decided.held.is_none() {
             match action::hold::ask(connection, rule, peeked) {
                 Ok(HoldResult::Goes) => {}
                 Ok(HoldResult::Waits) => return Ok(()),
@@ -197,7 +198,7 @@ async fn go_on(
 
 /// Writes the line of the decision if all are wanted, or if a rule in shadow would have refused:
 /// the connection's own line may come in a day.
-fn emit_decision(connection: &Active<'_>, action: &Action) {
+pub fn emit_decision(connection: &Active<'_>, action: &Action) {
     let mut shadow = connection.info.decided.shadow.iter();
     let is_shadowed = shadow.any(|(_, would)| *would == Outcome::Refused);
     if !is_shadowed && !connection.edge.snapshot.config.log.decided {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use eyelet_policy::{Decision, Fact, FactSet, FactSource, Facts, Refusal, Verdict};
-use eyelet_wire::hello::{Hello, HelloFacts};
+use eyelet_wire::hello::{Hello, HelloFacts, Transport};
 use eyelet_wire::ja4::Ja4;
 
 use crate::path::active::Active;
@@ -74,6 +74,11 @@ impl<'c> KnownFacts<'c> {
         known
     }
 
+    /// Nothing is known. No hello can be read.
+    pub fn without_hello(connection: &'c mut Active<'_>) -> Self {
+        Self { unknown: FactSet::EMPTY.with(Fact::Hello), ..Self::none(connection) }
+    }
+
     /// Nothing is known but the name in the info, which a URL gives.
     pub fn of_url(connection: &'c mut Active<'_>) -> Self {
         Self { is_of_url: true, ..Self::none(connection) }
@@ -92,6 +97,7 @@ impl<'c> KnownFacts<'c> {
             dns_agrees: self.dns_agrees,
             certificate: self.shown.as_deref().and_then(Attempt::certificate),
             unknown: self.unknown,
+            transport: if info.is_quic { Transport::Quic } else { Transport::Tcp },
             ..Facts::new(info.decided.listener, info.client.ip())
         }
     }

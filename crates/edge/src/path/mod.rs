@@ -6,6 +6,7 @@ pub mod connect;
 pub mod connection;
 pub mod fact_source;
 pub mod fingerprint;
+pub mod flow;
 pub mod handshake;
 pub mod intercept;
 pub mod peek;

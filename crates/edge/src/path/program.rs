@@ -18,6 +18,7 @@ use eyelet_http::{WokenConnection, check};
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_memory::slab::Key;
+use eyelet_relay::held::HeldConnection;
 use eyelet_relay::{KeptExchanges, Relay};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use eyelet_telemetry::labels::Labels;
@@ -26,6 +27,7 @@ use eyelet_telemetry::reason::Reason;
 
 use crate::path::action::hold;
 use crate::path::connection::{connection, resume};
+use crate::path::flow;
 use crate::snapshot::edge::Edge;
 use crate::snapshot::published::{Published, SnapshotUpdate};
 
@@ -87,6 +89,10 @@ impl Program for Service {
         Box::pin(connection(self.edge(), handle, Box::new(info)))
     }
 
+    fn flow_begun(self: Rc<Self>, handle: Handle, info: ConnectionInfo, key: Key) -> Task {
+        Box::pin(flow::flow(self.edge(), handle, Box::new(info), key))
+    }
+
     fn woken(
         self: Rc<Self>,
         handle: Handle,
@@ -103,6 +109,17 @@ impl Program for Service {
             Relay::Cleartext(flow) => {
                 let woken = WokenConnection { handle, info, counted };
                 eyelet_http::serve_cleartext(edge.http.clone(), woken, flow)
+            }
+            Relay::Held(held) if held.session().is_some() => {
+                let woken = WokenConnection { handle, info, counted };
+                match eyelet_http::serve_held(edge.http.clone(), woken, held) {
+                    Ok(served) => served,
+                    Err(WokenConnection { info, .. }) => {
+                        let reason = Reason::Internal("a request that is held has no TLS");
+                        edge.engine.emit(&info, &End::failed(reason));
+                        Box::pin(std::future::ready(()))
+                    }
+                }
             }
             Relay::Held(held) => Box::pin(resume(edge, handle, Box::new(info), held, counted)),
             Relay::Splice(_) => {
@@ -183,6 +200,10 @@ impl Program for Service {
     ) -> Vec<AttachedStreams> {
         let engine = self.edge.borrow().engine.clone();
         eyelet_http::attach_links(&engine, links, connections)
+    }
+
+    fn end_held(&self, info: ConnectionInfo, held: &HeldConnection, end: &End) {
+        eyelet_http::end_held(self.edge().http.clone(), info, held, end);
     }
 
     fn ask_again(&self, info: &ConnectionInfo, key: HoldKey, bytes: usize) -> Option<HoldPlace> {

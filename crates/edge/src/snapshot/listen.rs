@@ -10,9 +10,13 @@ use eyelet_config::{Config, Limits, ListenAddress, Listener, ListenerKind};
 use eyelet_engine::iteration::accept::BACKLOG;
 use eyelet_engine::park::KEEPALIVE_IDLE;
 use eyelet_sys::service;
-use eyelet_sys::socket::{self, Listen};
+use eyelet_sys::socket::{self, Listen, datagram};
 use eyelet_sys::socket_file::{self, SocketFile};
 use serde::{Deserialize, Serialize};
+
+/// Ports that are tried where the kernel chooses one for TCP, and another program may have it for
+/// UDP.
+const PORTS_TRIED: usize = 16;
 
 /// A listener's address cannot be bound.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +73,9 @@ pub struct Asked {
     transparent: bool,
     reuse_port: bool,
     defer_accept: bool,
+    /// True if datagrams are read from them. Earlier programs have none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    datagrams: bool,
 }
 
 impl Asked {
@@ -78,12 +85,18 @@ impl Asked {
             transparent: listener.kind == ListenerKind::Tproxy,
             reuse_port: listener.reuse_port,
             defer_accept: listener.defer_accept,
+            datagrams: false,
         }
+    }
+
+    fn of_datagrams(listener: &Listener) -> Self {
+        Self { reuse_port: true, defer_accept: false, datagrams: true, ..Self::of(listener) }
     }
 }
 
 /// Binds the addresses that are not bound yet, in the order of the configuration. Nobody can
-/// connect to them before [`listen_all`].
+/// connect to them before [`listen_all`]. Behind them are the sockets of listeners that also read
+/// datagrams.
 pub fn bind_all(
     config: &Config,
     workers: usize,
@@ -99,12 +112,51 @@ pub fn bind_all(
         bound.push(
             match known {
                 Some(known) => left.remove(known).for_workers(listener, &config.limits, workers),
+                None if listener.quic => bind_both(listener, &asked, &config.limits, workers),
                 None => bind(listener, asked, &config.limits, workers),
             }
             .map_err(|error| ListenError { address: listener.address.clone(), error })?,
         );
     }
+    for (listener, at) in config.listeners.iter().zip(bound.clone()) {
+        if !listener.quic {
+            continue;
+        }
+        let asked = Asked::of_datagrams(listener);
+        let known = left.iter().position(|known| known.asked == asked);
+        bound.push(match known {
+            // As many as there were, whatever the number of workers is now: the kernel chooses a
+            // socket by their number, and a client would come to another one.
+            Some(known) => left.remove(known).clone(),
+            None => bind_datagrams(at.address.inet(), asked, workers)
+                .map_err(|error| ListenError { address: at.address.clone(), error })?,
+        });
+    }
     Ok(bound.into())
+}
+
+/// Binds a listener at a port that is free for datagrams, too, if the kernel chooses it.
+fn bind_both(
+    listener: &Listener,
+    asked: &Asked,
+    limits: &Limits,
+    workers: usize,
+) -> io::Result<Bound> {
+    let mut bound = bind(listener, asked.clone(), limits, workers)?;
+    for _ in 0..PORTS_TRIED {
+        let probe = datagram::bind_shared(bound.address.inet(), asked.transparent);
+        if listener.address.inet().port() != 0 || probe.is_ok() {
+            break;
+        }
+        bound = bind(listener, asked.clone(), limits, workers)?;
+    }
+    Ok(bound)
+}
+
+fn bind_datagrams(address: SocketAddr, asked: Asked, workers: usize) -> io::Result<Bound> {
+    let bind = |_| datagram::bind_shared(address, asked.transparent).map(Arc::new);
+    let sockets = (0..workers).map(bind).collect::<io::Result<Vec<_>>>()?.into();
+    Ok(Bound { address: address.into(), sockets, asked, file: None })
 }
 
 /// Applies new limits to the sockets of listeners that stay.
@@ -120,7 +172,7 @@ pub fn follow_limits(listeners: &[Bound], limits: &Limits) {
 /// Lets clients connect at all sockets. Those that listen already go on. A process that takes over
 /// does this last: a socket without a worker would take connections away from those that have one.
 pub fn listen_all(listeners: &[Bound]) -> Result<(), ListenError> {
-    for bound in listeners {
+    for bound in listeners.iter().filter(|bound| !bound.reads_datagrams()) {
         let listened = bound.sockets.iter().try_for_each(|fd| socket::listen(fd, BACKLOG));
         listened.map_err(|error| ListenError { address: bound.address.clone(), error })?;
         // Another process that started meanwhile took the file for one that was left over: nobody
@@ -175,6 +227,16 @@ impl Bound {
             });
         }
         Ok(Self { sockets: sockets.into(), ..self.clone() })
+    }
+
+    /// True if datagrams are read from its sockets.
+    pub fn reads_datagrams(&self) -> bool {
+        self.asked.datagrams
+    }
+
+    /// What the log says of it beside its address.
+    pub fn protocol(&self) -> &'static str {
+        if self.reads_datagrams() { " for QUIC" } else { "" }
     }
 
     /// Leaves the file of a Unix socket to the process that accepts from it now.
@@ -265,7 +327,11 @@ pub fn restarted(config: &Config, activated: Vec<Bound>, earlier: Vec<Bound>) ->
 pub fn rebound(config: &Config, earlier: &[Bound]) -> Option<SocketAddr> {
     // One that a listener keeps is in nobody's way: there may be one for each version of IP.
     let asked: Vec<Asked> = config.listeners.iter().map(Asked::of).collect();
-    let earlier: Vec<_> = earlier.iter().filter(|known| !asked.contains(&known.asked)).collect();
+    // Datagrams have ports of their own, and their sockets share them.
+    let earlier: Vec<_> = earlier
+        .iter()
+        .filter(|known| !known.reads_datagrams() && !asked.contains(&known.asked))
+        .collect();
     let address = |listener: &Listener| {
         let asked = Asked::of(listener);
         let address = asked.address.inet();

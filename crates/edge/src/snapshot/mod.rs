@@ -233,6 +233,7 @@ impl PreparedSnapshot {
             compress,
             trace,
             secrets: self.secrets,
+            holds: holds.clone(),
             hits: hits.clone(),
         };
         Ok(Snapshot {
@@ -325,6 +326,7 @@ fn settings(config: &Config, workers: usize, budget: &Budget) -> Settings {
     Settings {
         idle_timeout: limits.idle_timeout,
         state_idle_timeout: config.http.http2_idle_timeout,
+        quic_idle_timeout: config.limits.quic_idle_timeout,
         body_timeout: config.http.body_timeout,
         upstream_timeout: config.http.upstream_timeout,
         shed_idle: limits.shed_idle,

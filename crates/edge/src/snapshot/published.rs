@@ -132,9 +132,18 @@ impl Published {
 
 /// One worker's sockets, of so many workers.
 pub fn sockets(listeners: &[Bound], worker: usize, workers: usize) -> Vec<ListenerSocket> {
+    // Those of datagrams are behind all others, each at the address of its listener.
+    let of_address = |bound: &Bound| {
+        let same = listeners.iter().position(|other| other.address == bound.address);
+        same.unwrap_or_default() as u16
+    };
     let of_worker = (0..).zip(listeners).flat_map(|(listener, bound)| {
         let sockets = bound.sockets.iter().skip(worker).step_by(workers);
-        sockets.map(move |socket| ListenerSocket::new(listener, socket.clone()))
+        let (reads, of) = (bound.reads_datagrams(), of_address(bound));
+        sockets.map(move |socket| match reads {
+            false => ListenerSocket::new(listener, socket.clone()),
+            true => ListenerSocket::of_datagrams(of, socket.clone()),
+        })
     });
     of_worker.collect()
 }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use eyelet_hold::{HoldDecision, Keep, Which, Who};
+use eyelet_hold::{HoldDecision, Keep, QuestionFilter, Which, Who};
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
 use super::*;
@@ -91,7 +91,7 @@ impl Scene {
     }
 
     fn held(&self, name: &str) -> (Key, OwnedFd) {
-        let key = HoldKey { rule: "ask".into(), name: name.into(), port: 443 };
+        let key = HoldKey { rule: "ask".into(), name: name.into(), port: 443, request: None };
         let who = Who { client: [127, 0, 0, 1].into(), program: None, file: None };
         let waiting = self.holds.ask(key, who, 500, 0).unwrap();
         let question = HeldState::Waits(waiting);
@@ -127,7 +127,10 @@ fn a_verdict_wakes_who_waits_for_it_and_nobody_else() {
     scene.with_tasks(|| {
         wake_decided(&scene.worker);
         assert!(scene.noted.woken.borrow().is_empty());
-        scene.holds.decide(Which::Name("a", None), ALLOW, Keep::Once, 0).unwrap();
+        scene
+            .holds
+            .decide(Which::Like(QuestionFilter::named("a", None)), ALLOW, Keep::Once, 0)
+            .unwrap();
         wake_decided(&scene.worker);
         let woken = scene.noted.woken.borrow();
         let ids: Vec<u64> = woken.iter().map(|(id, ..)| *id).collect();

@@ -235,7 +235,7 @@ impl Worker {
                 self.accept_rest(accepting, index as u16, end);
             }
         }
-        let left: Vec<ListenerSocket> = accepting.sockets.drain(..).flatten().collect();
+        let mut left: Vec<ListenerSocket> = accepting.sockets.drain(..).flatten().collect();
         for left in &left {
             // The other process holds the socket too, so closing it would leave it registered. An
             // error means that it is not registered, which is the aim.
@@ -245,11 +245,15 @@ impl Worker {
             }
         }
         accepting.paused = false;
+        left.extend(self.leave_datagrams());
         left
     }
 
     /// Accepts again from the sockets that [`Worker::leave`] returned.
     pub(crate) fn come_back(&self, accepting: &mut Accepting, left: Vec<ListenerSocket>) {
+        let (datagram_sockets, left): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|socket| socket.is_datagrams);
+        self.listen_datagrams(&datagram_sockets);
         for left in &left {
             if let Err(error) = socket::listen(&left.socket, BACKLOG) {
                 tracing::error!("cannot listen again: {error}");

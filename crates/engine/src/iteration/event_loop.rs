@@ -99,6 +99,7 @@ pub(super) async fn cut_all(worker: &Rc<Worker>) {
             drain::cut(worker, keys);
             tokio::task::yield_now().await;
         }
+        worker.end_all_flows();
         for _ in 0..LAST_ITERATIONS + keys.len() * LAST_POLLS / TASKS {
             if worker.is_empty() {
                 return;
@@ -137,8 +138,11 @@ pub(super) struct Iterations {
 
 impl Iterations {
     fn new(worker: Rc<Worker>, sockets: Vec<ListenerSocket>) -> io::Result<Self> {
+        let (datagram_sockets, sockets): (Vec<_>, Vec<_>) =
+            sockets.into_iter().partition(|socket| socket.is_datagrams);
         let accepting = Accepting::new(sockets);
         worker.listen(&accepting)?;
+        worker.listen_datagrams(&datagram_sockets);
         let readiness = register_epoll(&worker)?;
         let events = Events::with_capacity(EVENTS);
         let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));

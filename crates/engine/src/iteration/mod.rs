@@ -7,17 +7,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+use eyelet_flows::peer::Peer;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account};
 use eyelet_memory::slab::Key;
 use eyelet_sys::epoll::Events;
 use eyelet_sys::waker;
+use eyelet_telemetry::info::ConnectionInfo;
+use eyelet_telemetry::reason::{Reason, Shed};
 
 use crate::park::{self, timeouts};
 use crate::ready::{CLIENT, Token};
 use crate::shedding::{drain, retired};
 use crate::table::timer_wheel::{FIRST_TICK, TICK_MS};
 use crate::table::{SlotState, Waiting, Waits};
-use crate::worker::{Handle, Update, Worker, queues};
+use crate::worker::{Handle, Program, Task, Update, Worker, queues};
 use accept::{ACCEPTS, Accepted, Accepting};
 
 pub mod accept;
@@ -37,11 +40,22 @@ impl Worker {
     /// Creates a connection's slot and starts its future, or sheds the connection if there is no
     /// room.
     fn begin(self: &Rc<Self>, accepted: Accepted, is_early: bool) {
+        self.begin_with(accepted, is_early, |program, handle, info| program.accepted(handle, info));
+    }
+
+    /// Returns false if it was shed.
+    fn begin_with(
+        self: &Rc<Self>,
+        accepted: Accepted,
+        is_early: bool,
+        begin: impl FnOnce(Rc<dyn Program>, Handle, ConnectionInfo) -> Task,
+    ) -> bool {
         let Accepted { listener, client, peer } = accepted;
         if !self.make_room(peer.ip()) {
             self.process.open.fetch_sub(1, Relaxed);
             self.uses_descriptors(-2);
-            return self.shed_new(listener, client, peer);
+            self.shed_new(listener, client, peer);
+            return false;
         }
         let program = self.program();
         let mut info = self.info(listener, peer);
@@ -58,8 +72,22 @@ impl Worker {
         self.process.budget.take(Account::Connections, ACTIVE_BYTES);
         self.counters.connections.up();
         let handle = Handle::new(self.clone(), key);
-        let Some(program) = program else { return };
-        self.guarded(key, || self.advance(key, program.accepted(handle, info)));
+        let Some(program) = program else { return true };
+        self.guarded(key, || self.advance(key, begin(program, handle, info)));
+        true
+    }
+
+    /// Begins the future that decides a flow, or ends the flow if there is no room.
+    pub(crate) fn begin_deciding(self: &Rc<Self>, accepted: Accepted, (flow, peer): (Key, Peer)) {
+        let begin = |program: Rc<dyn Program>, handle: Handle, mut info: ConnectionInfo| {
+            info.is_quic = true;
+            info.decided.destination = Some(peer.local());
+            self.note_deciding(flow, handle.key());
+            program.flow_begun(handle, info, flow)
+        };
+        if !self.begin_with(accepted, false, begin) {
+            self.end_flow(flow, Reason::Shed(Shed::New));
+        }
     }
 
     /// Polls a connection's future. If it waits only for its own sockets and its deadline, it is
@@ -79,7 +107,7 @@ impl Worker {
     }
 
     /// Dispatches one epoll event.
-    fn dispatch(self: &Rc<Self>, key: Key) {
+    pub(crate) fn dispatch(self: &Rc<Self>, key: Key) {
         let mut table = self.table.borrow_mut();
         let Some(slot) = table.slot(key) else { return };
         match &mut slot.state {
@@ -185,6 +213,7 @@ impl Worker {
                 left |= self.accept(accepting, index);
             }
         }
+        left |= self.read_datagrams(events);
         for event in events.iter() {
             if let Token::Connection(key, side) = Token::decode(event.token) {
                 self.table.borrow_mut().note(key, side, event.ready);
@@ -275,6 +304,7 @@ impl Worker {
         for key in later {
             self.guarded(key, || park::wake(self, key));
         }
+        self.end_due_flows();
         self.shedding.memory_wait.wake_all();
         let program = self.program();
         if let Some(program) = &program {
@@ -301,10 +331,14 @@ impl Worker {
     /// that are queued at a removed listener begin under the configuration that still has it.
     fn reload(self: &Rc<Self>, accepting: &mut Accepting, end: Instant) {
         let Some(program) = self.program() else { return };
-        let Some(Update { settings, sockets }) = program.update() else { return };
+        let Some(update) = program.update() else { return };
+        let Update { settings, sockets } = update;
+        let (datagram_sockets, sockets): (Vec<_>, Vec<_>) =
+            sockets.into_iter().partition(|socket| socket.is_datagrams);
         self.unlisten(accepting, &sockets, end);
         program.apply_update();
         timeouts::take_settings(self, settings);
         self.relisten(accepting, sockets);
+        self.listen_datagrams(&datagram_sockets);
     }
 }

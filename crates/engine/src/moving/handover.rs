@@ -29,8 +29,8 @@ mod members;
 
 pub use detached::{Detached, Room};
 pub use format::{
-    ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_GROUP, VERSION_PART, VERSION_RESTING,
-    VERSION_USUAL, VERSIONS_READ,
+    ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_GROUP, VERSION_HELD, VERSION_PART,
+    VERSION_RESTING, VERSION_USUAL, VERSIONS_READ,
 };
 pub(crate) use format::{VERSION_BYTES, take, to_bytes};
 pub(crate) use members::{Members, decode_members, encode_members, is_group};
@@ -145,6 +145,10 @@ pub(crate) fn prepare(worker: &Rc<Worker>, key: Key) -> Result<Rest, Stays> {
         return Err(Stays::Version);
     }
     if info.decided(&worker.shared.borrow()).is_some_and(|it| !format::has_place_for(it)) {
+        return Err(Stays::Held);
+    }
+    // Its task, which is about to begin, has its verdict.
+    if matches!(relay, eyelet_relay::Relay::Held(held) if held.is_over()) {
         return Err(Stays::Held);
     }
     let held = relay.held_bytes();

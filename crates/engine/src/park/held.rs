@@ -1,29 +1,61 @@
 //! What a parked connection is that is held until somebody decides, and how it finds its question
 //! again.
 
+use std::borrow::Cow;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use eyelet_relay::Relay;
 use eyelet_relay::held::{HeldConnection, HeldState};
-use eyelet_telemetry::info::{AskedBy, ConnectionInfo};
+use eyelet_relay::terminate::final_records;
+use eyelet_telemetry::info::{AskedBy, ConnectionInfo, End, Parked};
 use eyelet_wire::socks::Reply;
 
+use crate::socket;
 use crate::table::{ConnectionTable, Slot, SlotState};
 use crate::worker::Worker;
 use crate::worker::queues::ShedPosition;
+
+/// Reads of what the client of a held connection has sent, at its end: 1 MiB or more.
+const UNREAD_READS: usize = 16;
 
 /// The answer to a CONNECT that ends before anybody has decided.
 const UNDECIDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     Content-Type: text/plain; charset=utf-8\r\nContent-Length: 45\r\nConnection: close\r\n\r\n\
     The connection was held, and nobody decided.\n";
+/// The answer to a request that ends so.
+const UNDECIDED_REQUEST: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    Content-Type: text/plain; charset=utf-8\r\nContent-Length: 42\r\nConnection: close\r\n\r\n\
+    The request was held, and nobody decided.\n";
 const UNDECIDED_SOCKS: &[u8] = &Reply::Failure.answer();
 
 /// The last bytes to a client that still waits for an answer, when its connection ends here.
-pub(super) fn last_answer(held: &HeldConnection) -> Option<&'static [u8]> {
+pub(super) fn last_answer(held: &mut HeldConnection) -> Option<Cow<'static, [u8]>> {
+    if let Some(mut terminated) = held.take_terminated() {
+        return Some(final_records(&mut terminated, UNDECIDED_REQUEST).into());
+    }
     held.owes_answer.map(|asked_by| match asked_by {
-        AskedBy::Connect => UNDECIDED,
-        AskedBy::Socks => UNDECIDED_SOCKS,
+        AskedBy::Connect => UNDECIDED.into(),
+        AskedBy::Socks => UNDECIDED_SOCKS.into(),
     })
+}
+
+/// Reads and drops what a client has sent, so that the end of its connection does not overtake its
+/// answer as a reset. Bounded: one who sends without end gets the reset.
+pub(super) fn drop_unread(client: &OwnedFd, buffer: &mut [u8]) {
+    for _ in 0..UNREAD_READS {
+        if !matches!(socket::recv(client, buffer), Ok(1..)) {
+            return;
+        }
+    }
+}
+
+/// Has the program write the access line of a request that ends while it is held.
+pub(super) fn end_request(worker: &Worker, info: &Parked, held: &HeldConnection, end: &End) {
+    if let (true, Some(program)) = (held.is_request(), worker.program()) {
+        let info = info.info(&worker.shared.borrow());
+        program.end_held(info, held, end);
+    }
 }
 
 /// True if it is held.
@@ -67,7 +99,7 @@ pub(crate) fn held_at<'a>(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
     use std::time::Duration;
@@ -82,7 +114,8 @@ mod tests {
 
     #[test]
     fn a_client_that_waits_for_an_answer_gets_one_at_its_end() {
-        let key = HoldKey { rule: "ask".into(), name: "a.example".into(), port: 443 };
+        let (rule, name) = ("ask".into(), "a.example".into());
+        let key = HoldKey { rule, name, port: 443, request: None };
         let who = Who { client: [127, 0, 0, 1].into(), program: None, file: None };
         for (owes, expected) in [
             (Some(AskedBy::Connect), UNDECIDED),
@@ -94,12 +127,21 @@ mod tests {
             let place = Arc::new(Holds::default()).ask(key.clone(), who.clone(), 0, 1).unwrap();
             let held = HeldConnection::new(Box::default(), owes, wait, HeldState::Waits(place));
             let (slot, client) = parked(&worker, Relay::Held(held));
+            // Unread bytes cause no reset that overtakes the answer.
+            if owes.is_some() {
+                let mut sent = UnixStream::from(client.try_clone().unwrap());
+                sent.write_all(&[b'x'; 3_000]).unwrap();
+            }
             close(&worker, slot, Reason::Shed(Shed::Idle));
             let mut said = Vec::new();
             UnixStream::from(client).read_to_end(&mut said).unwrap();
             assert_eq!(said, expected);
         }
-        let (head, body) = UNDECIDED.split_at(UNDECIDED.len() - 45);
-        assert!(head.ends_with(b"\r\n\r\n") && body.starts_with(b"The connection"));
+        for (answer, length) in [(UNDECIDED, 45), (UNDECIDED_REQUEST, 42)] {
+            let (head, body) = answer.split_at(answer.len() - length);
+            let field = format!("Content-Length: {length}\r\n");
+            assert!(head.ends_with(b"\r\n\r\n") && body.starts_with(b"The "));
+            assert!(std::str::from_utf8(head).unwrap().contains(&field));
+        }
     }
 }

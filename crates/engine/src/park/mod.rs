@@ -309,8 +309,9 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
 }
 
 /// Queues a connection as half-open if it holds a request, or a part of one, that is not served.
+/// One that is held has a queue of its own.
 fn note_waiting(worker: &Worker, key: Key, position: &mut u16, relay: &mut Relay) {
-    if relay.flow().begins_to_wait() {
+    if !held::is_held(relay) && relay.flow().begins_to_wait() {
         queues::queue(&worker.shedding.half_open, key, position);
     }
 }
@@ -388,6 +389,9 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     if let SlotState::Parked { info, mut relay } = parked {
         worker.uncount_parked(&info, &mut relay, bytes);
         resting::end_resting(worker, &info, &relay, end);
+        if let Relay::Held(held) = &relay {
+            held::end_request(worker, &info, held, end);
+        }
         worker.emit_parked(&info, &relay, end);
         // Drops held bytes and pipes before the sockets that they were for.
     }
@@ -629,8 +633,11 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
     match relay {
         Relay::Splice(_) => {}
         Relay::Held(held) => {
-            let answer = held::last_answer(held);
-            let _ = answer.map(|answer| socket::send(client.as_fd(), answer));
+            if let Some(answer) = held::last_answer(held) {
+                held::drop_unread(client, &mut worker.buffers.borrow_mut().input);
+                let _ = socket::send(client.as_fd(), &answer);
+                is_answered = true;
+            }
         }
         Relay::Cleartext(flow) => {
             is_answered = resting::end_in_clear(worker, flow, client);

@@ -278,6 +278,15 @@ impl Worker {
         true
     }
 
+    /// Ends the future of a connection whose flow is gone, whatever it waits for.
+    pub(crate) fn shed_deciding(&self, key: Key) {
+        for phase in [Phase::HalfOpen, Phase::Large, Phase::Busy] {
+            if self.shed_active(key, phase) {
+                break;
+            }
+        }
+    }
+
     /// Ends a new connection that there is no room for.
     pub fn shed_new(&self, listener: u16, client: OwnedFd, peer: SocketAddr) {
         let info = self.info(listener, peer);

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use eyelet_hold::{HoldDecision, HoldKey, HoldPlace, Holds, Keep, Which, Who};
+use eyelet_hold::{HoldDecision, HoldKey, HoldPlace, Holds, Keep, QuestionFilter, Which, Who};
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_record::Session;
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
@@ -127,7 +127,7 @@ impl Simulated {
         let verdict = if allow { HeldVerdict::Allow } else { HeldVerdict::Refuse };
         let (name, by) = (index.to_string(), HeldBy::Page);
         // It is not held yet, or no more.
-        let which = Which::Name(&name, None);
+        let which = Which::Like(QuestionFilter::named(&name, None));
         let _ = self.holds.decide(which, HoldDecision { verdict, by }, Keep::Once, 0);
     }
 
@@ -247,7 +247,7 @@ fn send_peeked(handle: &Handle, info: &mut ConnectionInfo, relay: Relay, peeked:
 
 /// The question of the connection with this index.
 fn question(index: usize) -> HoldKey {
-    HoldKey { rule: "ask".into(), name: index.to_string().into(), port: 443 }
+    HoldKey { rule: "ask".into(), name: index.to_string().into(), port: 443, request: None }
 }
 
 fn who() -> Who {

@@ -23,6 +23,7 @@ const MEMORY_BYTES: usize = 64 << 20;
 pub const SETTINGS: Settings = Settings {
     idle_timeout: Duration::from_secs(300),
     state_idle_timeout: Duration::from_secs(300),
+    quic_idle_timeout: Duration::from_secs(60),
     body_timeout: Duration::from_secs(60),
     upstream_timeout: Duration::from_secs(60),
     shed_idle: false,

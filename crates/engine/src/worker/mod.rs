@@ -19,11 +19,13 @@ use crate::departure::Departure;
 use crate::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
 use crate::table::{ConnectionTable, KeptStreams};
 use crate::worker::clock::Clock;
+use crate::worker::flow_state::WorkerFlows;
 use crate::worker::run_queue::RunQueue;
 use crate::worker::state::{Burst, EndingState, MovingState, SheddingState};
 use eyelet_memory::budget::Counted;
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 use eyelet_memory::slab::Key;
+use eyelet_relay::held::HeldConnection;
 use eyelet_relay::{Buffers, KeptExchanges, Relay};
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, SharedInfo};
@@ -33,6 +35,7 @@ use eyelet_telemetry::listing::streams::StreamCounts;
 pub(crate) mod clock;
 mod counting;
 pub(crate) mod drain_pace;
+pub mod flow_state;
 mod handle;
 pub(crate) mod large_groups;
 mod listed;
@@ -76,6 +79,13 @@ pub trait Program {
 
     /// A connection was accepted.
     fn accepted(self: Rc<Self>, handle: Handle, info: ConnectionInfo) -> Task;
+
+    /// A flow of QUIC has begun, or its server has asked its client to begin anew. Its datagrams
+    /// wait until the task lets them pass, or refuses them: [`Handle::pass_flow`].
+    fn flow_begun(self: Rc<Self>, handle: Handle, _info: ConnectionInfo, flow: Key) -> Task {
+        handle.refuse_flow(flow, Vec::new());
+        Box::pin(std::future::ready(()))
+    }
 
     /// A parked connection's client has sent something, and the connection has no upstream yet; or
     /// its exchange rests no more: [`eyelet_relay::Flow::keep_exchange`]. `counted` is the memory
@@ -185,6 +195,9 @@ pub trait Program {
         Vec::new()
     }
 
+    /// Writes the access line of a request that ends while it is held.
+    fn end_held(&self, _info: ConnectionInfo, _held: &HeldConnection, _end: &End) {}
+
     /// A place for a held connection that comes from another process, among those that wait on this
     /// question. `None`: it is to be decided anew.
     fn ask_again(&self, _info: &ConnectionInfo, _key: HoldKey, _bytes: usize) -> Option<HoldPlace> {
@@ -270,6 +283,8 @@ pub struct Worker {
     /// Counting waker for futures stored in slots.
     pub(crate) counting_waker: Waker,
     pub clock: Clock,
+    /// Flows of QUIC.
+    pub(crate) flows: WorkerFlows,
 }
 
 impl Worker {
@@ -283,6 +298,7 @@ impl Worker {
         let shared = RefCell::new(SharedInfo::new(&process.budget));
         let pieces = Rc::new(SharedPieces::new(&process.budget));
         let table = RefCell::new(ConnectionTable::new(&process.budget)?);
+        let flows = WorkerFlows::new(&process.budget);
         process.workers.fetch_add(1, Relaxed);
         process.descriptors_max.store(settings.descriptors_max, Relaxed);
         Ok(Self {
@@ -303,6 +319,7 @@ impl Worker {
             burst: Cell::default(),
             counting_waker: waker::counting_waker(),
             clock: Clock::new(),
+            flows,
         })
     }
 
@@ -350,7 +367,7 @@ impl Worker {
 
     /// Says if it has no connection, and none arrives.
     pub(crate) fn is_empty(&self) -> bool {
-        self.moving.unplaced.get() == 0 && self.table.borrow().is_empty()
+        self.moving.unplaced.get() == 0 && self.table.borrow().is_empty() && self.flows.is_idle()
     }
 
     /// Says if its parked connections leave for another process.

@@ -9,6 +9,7 @@ use eyelet_memory::budget::Budget;
 use eyelet_sys::socket;
 use tokio::sync::watch;
 
+use crate::worker::flow_state::inbox::Inboxes;
 use crate::worker::rates::HandshakeBuckets;
 
 /// Limits that the configuration sets for the event loop. A reload may change them.
@@ -22,6 +23,8 @@ pub struct Settings {
     pub body_timeout: Duration,
     /// The time that a request may wait for its response: [`crate::worker::Program::rest_wait`].
     pub upstream_timeout: Duration,
+    /// The time for which a flow of QUIC may move no datagram.
+    pub quic_idle_timeout: Duration,
     /// True if idle connections are ended for new ones when memory is short.
     pub shed_idle: bool,
     /// The time for which a drain waits for busy connections.
@@ -147,6 +150,8 @@ pub struct ListenerSocket {
     pub listener: u16,
     /// The socket. The process has it too, for the next reload.
     pub socket: Arc<OwnedFd>,
+    /// True if datagrams are read from it, and no connection is accepted.
+    pub is_datagrams: bool,
     /// The kernel's count of dropped packets at the last look.
     drops: u32,
 }
@@ -156,7 +161,12 @@ impl ListenerSocket {
     /// counted again.
     pub fn new(listener: u16, socket: Arc<OwnedFd>) -> Self {
         let drops = socket::drops(&socket).unwrap_or(0);
-        Self { listener, socket, drops }
+        Self { listener, socket, is_datagrams: false, drops }
+    }
+
+    /// A listening UDP socket.
+    pub fn of_datagrams(listener: u16, socket: Arc<OwnedFd>) -> Self {
+        Self { is_datagrams: true, ..Self::new(listener, socket) }
     }
 
     /// Returns how many packets the kernel has dropped since the last look.
@@ -189,14 +199,16 @@ pub struct Process {
     pub workers: AtomicUsize,
     /// The tokens of handshakes.
     pub handshakes: HandshakeBuckets,
+    /// Where workers give datagrams to each other.
+    pub inboxes: Inboxes,
 }
 
 impl Process {
     /// No connection yet.
     pub fn new(budget: Arc<Budget>) -> Self {
         let [open, descriptors, descriptors_max, workers] = [const { AtomicUsize::new(0) }; 4];
-        let handshakes = HandshakeBuckets::default();
-        Self { open, budget, descriptors, descriptors_max, workers, handshakes }
+        let (handshakes, inboxes) = (HandshakeBuckets::default(), Inboxes::default());
+        Self { open, budget, descriptors, descriptors_max, workers, handshakes, inboxes }
     }
 }
 

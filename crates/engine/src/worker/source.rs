@@ -2,11 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use eyelet_sys::socket::SocketPeer;
 use eyelet_telemetry::info::SHARED_STEP_BYTES;
-use eyelet_wire::local_peer::LocalPeer;
+use eyelet_wire::local_peer::{LocalPeer, host_of};
 
 // The simulator needs the same run for the same seed.
 #[cfg(test)]
@@ -22,18 +22,14 @@ pub fn address(peer: SocketPeer) -> SocketAddr {
     }
 }
 
-/// A host: an IPv4 address or an IPv6 /64, within which a host chooses its addresses freely (RFC
-/// 8981). Or a user of this machine.
+/// A host, or a user of this machine: see [`host_of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(IpAddr);
 
 impl Source {
     /// The source of an address.
     pub fn of(ip: IpAddr) -> Self {
-        Self(match ip.to_canonical() {
-            IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
-            four @ IpAddr::V4(_) => four,
-        })
+        Self(host_of(ip))
     }
 }
 
@@ -158,7 +154,7 @@ mod tests {
 
     /// An address in the /64 `net`. All addresses of one /64 are one source.
     fn six(net: u128, host: u128) -> IpAddr {
-        Ipv6Addr::from(0x2001_0db8 << 96 | net << 64 | host).into()
+        std::net::Ipv6Addr::from(0x2001_0db8 << 96 | net << 64 | host).into()
     }
 
     #[test]

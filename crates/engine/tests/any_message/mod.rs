@@ -149,6 +149,7 @@ fn worker() -> Option<Rc<Worker>> {
     let settings = Settings {
         idle_timeout: Duration::from_secs(300),
         state_idle_timeout: Duration::from_secs(300),
+        quic_idle_timeout: Duration::from_secs(60),
         body_timeout: Duration::from_secs(300),
         upstream_timeout: Duration::from_secs(300),
         shed_idle: false,

@@ -1,5 +1,5 @@
-//! `eyelet held`: shows which connections are held, and decides about them, by the control socket
-//! of the process that holds them.
+//! `eyelet held`: shows which connections and requests are held, and decides about them, by the
+//! control socket of the process that holds them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use clap::Subcommand;
 use eyelet_admin::KeepAsked;
 use eyelet_telemetry::held::HeldVerdict;
 
-use crate::process::control;
+use crate::process::control::{self, NarrowedVerdict};
 
 /// Arguments of `eyelet held`.
 #[derive(Clone, Debug, clap::Args)]
@@ -27,6 +27,8 @@ enum HeldCommand {
         /// The name, with a port if only that is meant
         #[arg(value_name = "NAME[:PORT]")]
         target: String,
+        #[command(flatten)]
+        narrowed: NarrowedVerdict,
         /// Also those who come within this time, such as 1h
         #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with = "always")]
         time: Option<String>,
@@ -39,6 +41,8 @@ enum HeldCommand {
         /// The name, with a port if only that is meant
         #[arg(value_name = "NAME[:PORT]")]
         target: String,
+        #[command(flatten)]
+        narrowed: NarrowedVerdict,
         /// Also those who come within this time, such as 1h
         #[arg(long = "for", value_name = "TIME", value_parser = time)]
         time: Option<String>,
@@ -48,15 +52,17 @@ enum HeldCommand {
 /// Lists what is held, or gives a verdict.
 pub fn held(args: &HeldArgs) -> ExitCode {
     let file = args.config.as_deref();
-    let (verdict, target, time, always) = match &args.verdict {
+    let (verdict, about, time, always) = match &args.verdict {
         None => return control::list_held(file),
-        Some(HeldCommand::Allow { target, time, always }) => {
-            (HeldVerdict::Allow, target, time, *always)
+        Some(HeldCommand::Allow { target, narrowed, time, always }) => {
+            (HeldVerdict::Allow, (&**target, narrowed), time, *always)
         }
-        Some(HeldCommand::Refuse { target, time }) => (HeldVerdict::Refuse, target, time, false),
+        Some(HeldCommand::Refuse { target, narrowed, time }) => {
+            (HeldVerdict::Refuse, (&**target, narrowed), time, false)
+        }
     };
     let keep = if always { "always" } else { time.as_deref().unwrap_or("once") };
-    control::decide_held(file, verdict, target, keep)
+    control::decide_held(file, verdict, about, keep)
 }
 
 /// A time as the control socket takes it.

@@ -510,6 +510,7 @@ fn busiest_rules(snapshot: &Snapshot) -> Value {
 }
 
 fn memory(snapshot: &Snapshot, unused: usize) -> Value {
+    let (held, held_bytes) = snapshot.holds.held();
     let (mut kinds, rest) = memory_kinds(snapshot);
     // Pages of free blocks may have gone back to the kernel: the rest bounds them.
     let unused = unused.min(rest);
@@ -523,6 +524,11 @@ fn memory(snapshot: &Snapshot, unused: usize) -> Value {
         "kinds": kinds,
         "accounted_bytes": sum,
         "kernel_bytes": eyelet_sys::memory::kernel_bytes(),
+        "held": {
+            "bytes": held_bytes,
+            "questions": snapshot.holds.open().len(),
+            "waiting": held,
+        },
         "resting": {
             "bytes": counted.resting_bytes,
             "connections": counted.resting_connections,

@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 use crate::process::held;
 use crate::process::reload::ReloadOutcome;
 use eyelet_admin::{KeepAsked, VerdictAsked};
-use eyelet_hold::{Holds, Which};
+use eyelet_hold::{Holds, QuestionFilter, Which};
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
 /// The folder of the sockets if the user has no runtime folder. systemd makes it for a service with
@@ -86,7 +86,56 @@ pub struct HeldCommand {
     pub name: String,
     /// The port, or any.
     pub port: Option<u16>,
+    pub narrowed: NarrowedVerdict,
     pub verdict: VerdictAsked,
+}
+
+/// What a verdict is about beside a name: anything, where nothing is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct NarrowedVerdict {
+    /// Only what came to the rule of this name
+    #[arg(long, value_name = "NAME", value_parser = narrower)]
+    rule: Option<String>,
+    /// Only requests with this method
+    #[arg(long, value_name = "METHOD", value_parser = narrower)]
+    method: Option<String>,
+    /// Only requests with this path
+    #[arg(long, value_name = "PATH", value_parser = narrower)]
+    path: Option<String>,
+}
+
+/// A value as the control socket takes it.
+fn narrower(text: &str) -> Result<String, String> {
+    match text.contains(['\t', '\n']) {
+        true => Err("expected no tabs and no line ends".into()),
+        false => Ok(text.into()),
+    }
+}
+
+impl NarrowedVerdict {
+    /// The keys and the values, as the control socket takes them.
+    fn words(&self) -> impl Iterator<Item = String> + '_ {
+        let Self { rule, method, path } = self;
+        let all = [("rule", rule), ("method", method), ("path", path)];
+        all.into_iter().filter_map(|(key, value)| Some(format!("\t{key}={}", value.as_ref()?)))
+    }
+
+    fn read<'a>(words: impl Iterator<Item = &'a str>) -> Option<Self> {
+        let mut narrowed = Self::default();
+        for word in words {
+            let (key, value) = word.split_once('=')?;
+            let place = match key {
+                "rule" => &mut narrowed.rule,
+                "method" => &mut narrowed.method,
+                "path" => &mut narrowed.path,
+                _ => return None,
+            };
+            if place.replace(value.into()).is_some() {
+                return None;
+            }
+        }
+        Some(narrowed)
+    }
 }
 
 /// A permitted client and what it asks for.
@@ -154,10 +203,17 @@ impl ControlRequest {
 
 /// Lists what is held, or gives a verdict.
 pub fn answer_held(holds: &Holds, command: Option<&HeldCommand>) -> ReloadOutcome {
-    let Some(HeldCommand { name, port, verdict }) = command else {
+    let Some(HeldCommand { name, port, narrowed, verdict }) = command else {
         return ReloadOutcome { code: 0, text: held::listed(holds) };
     };
-    match held::decide(holds, Which::Name(name, *port), *verdict, HeldBy::Terminal) {
+    let NarrowedVerdict { rule, method, path } = narrowed;
+    let filter = QuestionFilter {
+        rule: rule.as_deref(),
+        method: method.as_deref(),
+        path: path.as_deref(),
+        ..QuestionFilter::named(name, *port)
+    };
+    match held::decide(holds, Which::Like(filter), *verdict, HeldBy::Terminal) {
         Ok(line) => ReloadOutcome { code: 0, text: format!("{line}\n") },
         Err(why) => ReloadOutcome::failed(why),
     }
@@ -224,8 +280,12 @@ fn parse(said: &[u8]) -> Option<ControlCommand> {
     }
 }
 
-/// Reads what follows "held": the verdict, the name with its port or without, and how long.
+/// Reads what follows "held": the verdict, the name with its port or without, and how long; then,
+/// each behind a tab, what else it is about.
 fn parse_held(said: &str) -> Option<HeldCommand> {
+    let mut parts = said.split('\t');
+    let said = parts.next()?;
+    let narrowed = NarrowedVerdict::read(parts)?;
     let mut words = said.strip_prefix(' ')?.split(' ');
     let verdict = words.next()?;
     let verdict = HeldVerdict::ALL.iter().copied().find(|one| one.name() == verdict)?;
@@ -236,7 +296,7 @@ fn parse_held(said: &str) -> Option<HeldCommand> {
         time => KeepAsked::of(time).ok()?,
     };
     let verdict = VerdictAsked { verdict, keep };
-    words.next().is_none().then_some(HeldCommand { name, port, verdict })
+    words.next().is_none().then_some(HeldCommand { name, port, narrowed, verdict })
 }
 
 /// Reads NAME or NAME:PORT. An address of IPv6 with a port is in brackets.
@@ -265,13 +325,14 @@ pub fn list_held(file: Option<&Path>) -> ExitCode {
 pub fn decide_held(
     file: Option<&Path>,
     verdict: HeldVerdict,
-    target: &str,
+    (target, narrowed): (&str, &NarrowedVerdict),
     keep: &str,
 ) -> ExitCode {
     if target.contains([' ', '\n']) || parse_target(target).is_none() {
         return print(&Err(format!("{target:?} is no name; expected NAME or NAME:PORT")));
     }
-    let request = [HELD, format!(" {verdict} {target} {keep}").as_bytes()].concat();
+    let narrowed: String = narrowed.words().collect();
+    let request = [HELD, format!(" {verdict} {target} {keep}{narrowed}").as_bytes()].concat();
     match file {
         Some(file) => print(&ask(file, &request)),
         None => ask_all(&request),
@@ -492,7 +553,8 @@ mod tests {
         let upgrade = |path: Option<&str>| Some(ControlCommand::Upgrade(path.map(PathBuf::from)));
         let held = |name: &str, port, keep| {
             let verdict = VerdictAsked { verdict: HeldVerdict::Allow, keep };
-            Some(ControlCommand::Held(Some(HeldCommand { name: name.into(), port, verdict })))
+            let (name, narrowed) = (name.into(), NarrowedVerdict::default());
+            Some(ControlCommand::Held(Some(HeldCommand { name, port, narrowed, verdict })))
         };
         for (said, expected) in [
             ("reload", Some(ControlCommand::Reload)),
@@ -506,6 +568,21 @@ mod tests {
             ("held allow a.example once", held("a.example", None, KeepAsked::Once)),
             ("held allow [::1]:443 always", held("::1", Some(443), KeepAsked::Always)),
             ("held allow ::1 1h", held("::1", None, KeepAsked::For(Duration::from_hours(1)))),
+            (
+                "held allow a.example once\trule=no admin\tpath=/a b=c",
+                Some(ControlCommand::Held(Some(HeldCommand {
+                    name: "a.example".into(),
+                    port: None,
+                    narrowed: NarrowedVerdict {
+                        rule: Some("no admin".into()),
+                        method: None,
+                        path: Some("/a b=c".into()),
+                    },
+                    verdict: VerdictAsked { verdict: HeldVerdict::Allow, keep: KeepAsked::Once },
+                }))),
+            ),
+            ("held allow a.example once\trule=a\trule=b", None),
+            ("held allow a.example once\tname=b", None),
             ("held allow a.example", None),
             ("held allow a.example:x once", None),
             ("held allow a.example once more", None),

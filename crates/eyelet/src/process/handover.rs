@@ -6,6 +6,7 @@
 //!                                <-     READY, or FAILED with the reason
 //! SERVE                          ->     accepts
 //!                                <-     SERVING
+//! VERDICTS on what is held       ->     remembers them
 //! BATCH                          ->     reads the connections and does not touch them
 //!                                <-     RECEIVED with those that it has dropped, or REFUSED
 //! COMMIT                         ->     owns the others from now on
@@ -14,6 +15,7 @@
 //! PART for its sockets           ->     reads it when it is whole
 //!                                <-     RECEIVED, or REFUSED
 //! COMMIT                         ->
+//! VERDICTS that were given meanwhile   ->
 //! PREDECESSOR for each older process   ->
 //! SETTLED                        ->     may be replaced in turn
 //! BATCH, and so on, of what comes to rest later
@@ -31,8 +33,10 @@ use std::time::Duration;
 
 use eyelet_config::ListenAddress;
 use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
+use eyelet_hold::{HandedVerdict, HoldDecision, HoldKey, RequestKey};
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX, Received};
 use eyelet_sys::socket_file::Identity;
+use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -75,6 +79,8 @@ pub mod kind {
     pub const DRAIN: u8 = 16;
     /// A part of a group that one BATCH does not carry.
     pub const PART: u8 = 17;
+    /// [`HandoverVerdict`](super::HandoverVerdict)s on what is held: some of them.
+    pub const VERDICTS: u8 = 18;
 }
 
 /// How long one message may take to be sent, and the answer to a short one. The other process has
@@ -134,8 +140,71 @@ pub struct HandoverReady {
     /// It reads PREDECESSOR and SETTLED. Earlier programs do not.
     #[serde(default)]
     pub knows_predecessors: bool,
+    /// It reads VERDICTS. Earlier programs do not.
+    #[serde(default)]
+    pub reads_verdicts: bool,
     /// Warnings about the file, in whole lines.
     pub warnings: String,
+}
+
+/// A verdict of the earlier process.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HandoverVerdict {
+    pub rule: String,
+    pub name: String,
+    pub port: u16,
+    /// The method and the path, if it is about requests.
+    pub request: Option<(String, String)>,
+    /// The names of the verdict and of who gave it.
+    pub verdict: String,
+    pub by: String,
+    /// Milliseconds for which it still holds. 0: it is for those who wait.
+    pub left_ms: u64,
+}
+
+/// Verdicts of one message: 250 KB at most.
+const VERDICTS_MAX: usize = 100;
+
+/// Sends verdicts.
+///
+/// # Errors
+/// [`HandoverError`].
+pub fn tell_verdicts(
+    channel: &mut Channel,
+    verdicts: Vec<HandedVerdict>,
+) -> Result<(), HandoverError> {
+    let mut all = verdicts.into_iter().map(HandoverVerdict::from);
+    loop {
+        let some: Vec<HandoverVerdict> = all.by_ref().take(VERDICTS_MAX).collect();
+        if some.is_empty() {
+            return Ok(());
+        }
+        tell(channel, kind::VERDICTS, &some)?;
+    }
+}
+
+impl From<HandedVerdict> for HandoverVerdict {
+    fn from(HandedVerdict { key, decision, left_ms }: HandedVerdict) -> Self {
+        let HoldKey { rule, name, port, request } = key;
+        let request = request.map(|request| (request.method.into(), request.path.into()));
+        let (verdict, by) = (decision.verdict.name().into(), decision.by.name().into());
+        Self { rule: rule.into(), name: name.into(), port, request, verdict, by, left_ms }
+    }
+}
+
+impl HandoverVerdict {
+    /// The verdict. `None`: a later program has words that this one does not know.
+    pub fn handed(self) -> Option<HandedVerdict> {
+        let Self { rule, name, port, request, verdict, by, left_ms } = self;
+        let request = match request {
+            Some((method, path)) => Some(Box::new(RequestKey::new(&method, &path)?)),
+            None => None,
+        };
+        let key = HoldKey { rule: rule.into(), name: name.into(), port, request };
+        let verdict = HeldVerdict::ALL.iter().copied().find(|one| one.name() == verdict)?;
+        let by = HeldBy::ALL.iter().copied().find(|one| one.name() == by)?;
+        Some(HandedVerdict { key, decision: HoldDecision { verdict, by }, left_ms })
+    }
 }
 
 fn first_format() -> Vec<u16> {
@@ -340,6 +409,7 @@ mod tests {
         let body = br#"{"kept":[2],"warnings":""}"#;
         let ready: HandoverReady = read(&received(kind::READY), kind::READY, body).unwrap();
         assert_eq!((ready.formats, ready.pid, ready.knows_predecessors), (vec![1], None, false));
+        assert!(!ready.reads_verdicts);
         assert_eq!(ready.batch_descriptors, BATCH_DESCRIPTORS_MAX);
         let body = br#"{"program":"0.1.0","listeners":[]}"#;
         let hello: HandoverHello = read(&received(kind::HELLO), kind::HELLO, body).unwrap();

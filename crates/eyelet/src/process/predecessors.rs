@@ -14,14 +14,16 @@ use parking_lot::Mutex;
 use eyelet_edge::snapshot::listen::{Bound, own_files};
 use eyelet_engine::moving::batch::{Arrivals, BatchRead, Delivered, RefusalReason, count, deliver};
 use eyelet_engine::moving::parts::{ConnectionBatch, GroupProgress, IncomingGroup, PartFault};
+use eyelet_hold::Holds;
 use eyelet_sys::channel::{Channel, Received};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 use crate::process::handover::{
-    HandoverError, HandoverReceived, LingeringProcess, MESSAGE_TIMEOUT, Message, kind, read,
-    receive, signal, tell,
+    HandoverError, HandoverReceived, HandoverVerdict, LingeringProcess, MESSAGE_TIMEOUT, Message,
+    kind, read, receive, signal, tell,
 };
+use crate::process::held;
 
 /// Most processes that linger, beside the one that serves. Each may hold its own `memory_max`. The
 /// oldest one beyond them drains.
@@ -47,6 +49,8 @@ pub struct Predecessors {
     deliveries: AtomicUsize,
     /// The service ends, and all predecessors with it.
     must_drain: AtomicBool,
+    /// What is held, for verdicts of the process that started this one.
+    holds: Arc<Holds>,
 }
 
 /// A channel to a predecessor, which nobody reads now.
@@ -65,6 +69,11 @@ struct Known {
 }
 
 impl Predecessors {
+    /// Those of a process that holds these.
+    pub fn new(holds: Arc<Holds>) -> Arc<Self> {
+        Arc::new(Self { holds, ..Self::default() })
+    }
+
     /// Waits until the process that started this one has settled. Its word may be on its way when
     /// the next upgrade is asked for. Returns whether it has.
     pub async fn settled(&self) -> bool {
@@ -315,6 +324,11 @@ impl Taking {
                 kind::BATCH => {
                     let sockets = received.descriptors;
                     self.taken += self.receive_batch(ConnectionBatch::new(body, sockets))?;
+                }
+                kind::VERDICTS => {
+                    let verdicts: Vec<HandoverVerdict> = read(&received, kind::VERDICTS, &body)?;
+                    let verdicts = verdicts.into_iter().filter_map(HandoverVerdict::handed);
+                    self.predecessors.holds.take_over(verdicts.collect(), held::now_unix_ms());
                 }
                 kind::PART => self.taken += self.receive_group(&received, &body)?,
                 other => return Err(HandoverError::Kind(other)),

@@ -31,10 +31,12 @@ use eyelet_edge::snapshot::listen::{
 use eyelet_edge::snapshot::published::{Published, sockets};
 use eyelet_edge::snapshot::{self, PreparedSnapshot, Snapshot, SnapshotError};
 use eyelet_engine::departure::Departure;
+use eyelet_engine::flows;
 use eyelet_engine::held::follow;
 use eyelet_engine::iteration::{DropFutures, run};
 use eyelet_engine::listing::{self, Connections, Queries};
 use eyelet_engine::moving::batch::{self, Arrival, Arrivals};
+use eyelet_engine::worker::flow_state::inbox::Inbox;
 use eyelet_engine::worker::{ListenerSocket, Order, Orders, WorkerOrders};
 use eyelet_hold::Holds;
 use eyelet_memory::budget::Budget;
@@ -217,7 +219,7 @@ fn begin(
     spiffe_keeper.configure(&snapshot.config, snapshot.tls.workload());
     let published = Arc::new(Published::new(snapshot, listeners, writer.lines(), count));
     let (connections, queries) = Connections::new(count);
-    let predecessors = Arc::<Predecessors>::default();
+    let predecessors = Predecessors::new(published.snapshot().holds.clone());
     let admin = AdminKeeper::new(&published, &ticket_keeper.keys, connections, &predecessors);
     let orders = watch::Sender::<Orders>::default();
     let mut running = Running {
@@ -251,7 +253,7 @@ fn begin(
 }
 
 fn addresses(listeners: &[Bound]) -> Vec<SocketAddr> {
-    listeners.iter().map(|bound| bound.address.inet()).collect()
+    listeners.iter().filter(|it| !it.reads_datagrams()).map(|it| it.address.inet()).collect()
 }
 
 fn log_error(config: &Config, error: io::Error) -> StartError {
@@ -293,7 +295,7 @@ impl Running {
             self.admin.open(Start::Alone)?;
         }
         for bound in self.listeners().iter() {
-            tracing::info!("listening on {}", bound.address);
+            tracing::info!("listening on {}{}", bound.address, bound.protocol());
         }
         Ok(())
     }
@@ -302,7 +304,8 @@ impl Running {
     fn work(&mut self, queries: Vec<Queries>, life: Life) -> io::Result<()> {
         let count = queries.len();
         let (made, all_made) = sync_channel(count);
-        for (index, queries) in queries.into_iter().enumerate() {
+        let inboxes = self.published.snapshot().process.inboxes.open(count);
+        for (index, queries) in queries.into_iter().zip(inboxes).enumerate() {
             let counters = counters::register();
             let log = self.writer.log(counters.clone());
             let (sender, arrivals) = channel(ARRIVALS_MAX);
@@ -667,7 +670,7 @@ const ACCEPTED_MEANWHILE: u64 = 1 << 24;
 /// The life of a worker's thread.
 fn serve(
     index: usize,
-    (worker, arrivals, queries): (Edge, mpsc::Receiver<Arrival>, Queries),
+    (worker, arrivals, (queries, inbox)): (Edge, mpsc::Receiver<Arrival>, (Queries, Inbox)),
     runtime: &Runtime,
     published: Arc<Published>,
     sockets: Vec<ListenerSocket>,
@@ -687,6 +690,7 @@ fn serve(
         engine.set_next_id(published.first_id());
         tokio::task::spawn_local(batch::arrive(engine.clone(), arrivals));
         tokio::task::spawn_local(listing::answer(engine.clone(), queries));
+        tokio::task::spawn_local(flows::receive(engine.clone(), inbox));
         tokio::task::spawn_local(follow(engine.clone(), published.snapshot().holds.clone()));
         published.note_served(index, generation);
         run(engine, sockets, orders).await

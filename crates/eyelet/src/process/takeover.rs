@@ -79,9 +79,15 @@ impl Predecessor {
         let kept = known.filter(|(_, known)| is_kept(known)).map(|(index, _)| index).collect();
         let (formats, batch_descriptors) = (VERSIONS_READ.into(), snapshot::batch_descriptors());
         let pid = Some(std::process::id());
-        let knows_predecessors = true;
-        let ready =
-            HandoverReady { kept, formats, batch_descriptors, pid, knows_predecessors, warnings };
+        let ready = HandoverReady {
+            kept,
+            formats,
+            batch_descriptors,
+            pid,
+            knows_predecessors: true,
+            reads_verdicts: true,
+            warnings,
+        };
         tell(&mut self.channel, kind::READY, &ready)?;
         // The sockets of listeners that are gone are the other process's to close.
         self.listeners.clear();

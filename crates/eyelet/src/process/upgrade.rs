@@ -20,8 +20,9 @@ use eyelet_engine::departure::{
     BatchAnswer, Departing, Departure, Leaving, ParcelCounts, departures,
 };
 use eyelet_engine::moving::handover::{
-    VERSION, VERSION_GROUP, VERSION_PART, VERSION_RESTING, VERSION_USUAL,
+    VERSION, VERSION_GROUP, VERSION_HELD, VERSION_PART, VERSION_RESTING, VERSION_USUAL,
 };
+use eyelet_hold::Holds;
 use eyelet_sys::channel::Channel;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use tokio::sync::mpsc::{self, channel};
@@ -29,8 +30,9 @@ use zeroize::Zeroizing;
 
 use crate::process::handover::{
     Failed, HandoverError, HandoverReady, MESSAGE_TIMEOUT, Serve, expect, hand_state, kind, read,
-    receive, signal, tell,
+    receive, signal, tell, tell_verdicts,
 };
+use crate::process::held::now_unix_ms;
 use crate::process::predecessors::Predecessors;
 use crate::process::reload::{ReloadOutcome, SERVED_TIMEOUT};
 use crate::process::serve::Running;
@@ -193,6 +195,7 @@ struct Plan {
     first_id: u64,
     tickets: Zeroizing<Vec<u8>>,
     predecessors: Arc<Predecessors>,
+    holds: Arc<Holds>,
     is_off: Arc<AtomicBool>,
 }
 
@@ -243,6 +246,7 @@ impl Upgrade {
             first_id: running.next_first_id(),
             tickets: running.ticket_keys().export(),
             predecessors: running.predecessors.clone(),
+            holds: running.holds(),
             is_off: is_off.clone(),
         };
         let body = move || {
@@ -254,6 +258,7 @@ impl Upgrade {
                     UpgradeEvent::Over
                 }
                 Err(error) => {
+                    plan.holds.end_handover();
                     plan.listeners.iter().for_each(Bound::put_file_back);
                     UpgradeEvent::Failed(error)
                 }
@@ -296,6 +301,8 @@ impl Plan {
         tell(&mut successor.channel, kind::SERVE, &Serve { first_id: self.first_id })?;
         expect(&mut successor.channel, kind::SERVING, SERVED_TIMEOUT + MESSAGE_TIMEOUT)?;
         let (pid, served) = (successor.child.id(), Instant::now());
+        self.holds.begin_handover();
+        self.tell_verdicts(&mut successor, &ready)?;
         // What they send would arrive in workers that have left.
         let mut held = Held { predecessors: &self.predecessors, is_for_good: false };
         held.predecessors.hold();
@@ -315,6 +322,11 @@ impl Plan {
         self.left(&ready).for_each(Bound::remove_file);
         self.kept(&ready).for_each(Bound::leave_file);
         held.is_for_good = true;
+        // Some were given while those who wait moved.
+        if let Err(error) = self.tell_verdicts(&mut successor, &ready) {
+            tracing::warn!("verdicts of the last moment must be given again: {error}");
+        }
+        self.holds.end_handover();
         successor.settle(&ready, &self.predecessors);
         let (moved, warnings) = (workers.moved.clone(), ready.warnings);
         // The main thread drains, and hears no more, if this fails.
@@ -326,6 +338,23 @@ impl Plan {
         }));
         let predecessors = self.predecessors.clone();
         Ok(Lingering { successor, workers, predecessors })
+    }
+
+    /// Sends the verdicts that are remembered, and those that were given meanwhile.
+    fn tell_verdicts(
+        &self,
+        successor: &mut Successor,
+        ready: &HandoverReady,
+    ) -> Result<(), UpgradeError> {
+        let verdicts = self.holds.handed(now_unix_ms());
+        if ready.reads_verdicts {
+            return Ok(tell_verdicts(&mut successor.channel, verdicts)?);
+        }
+        if !verdicts.is_empty() {
+            let lost = verdicts.len();
+            tracing::warn!("the new process reads no verdicts: {lost} must be given again");
+        }
+        Ok(())
     }
 
     /// The listeners that the new process accepts from.
@@ -346,7 +375,8 @@ impl Plan {
             (VERSION_RESTING, "exchanges at rest"),
             (VERSION_GROUP, "exchanges at rest that share upstream connections"),
             (VERSION_PART, "more such exchanges together than one message carries"),
-            (VERSION, "connections that are held"),
+            (VERSION_HELD, "connections that are held"),
+            (VERSION, "connections with requests that are held"),
         ];
         let unread = unread.into_iter().find(|(version, _)| !ready.formats.contains(version));
         if let Some((version, what)) = unread {

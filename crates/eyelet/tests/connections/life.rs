@@ -448,7 +448,8 @@ fn the_access_line_has_its_fields() {
     let fields = "time id listener client destination outcome rule reason sni alpn tls_version \
                   ja4 upstream bytes_to_upstream bytes_to_client duration_ms connect \
                   tls_compression evidence shadow http coding bytes_identity bytes_sent why_not \
-                  client_ip event trace_id span_id upstream_tls identity held";
+                  client_ip event trace_id span_id upstream_tls identity held \
+                  transport datagrams_to_upstream datagrams_to_client";
     let mut expected: Vec<&str> = fields.split_whitespace().collect();
     let mut found: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
     expected.sort_unstable();

@@ -16,6 +16,7 @@ mod early;
 mod ends;
 mod far;
 mod flushes;
+mod held_requests;
 mod kept;
 mod left;
 mod loops;

@@ -27,6 +27,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ),
     ("crates/h2", Some(&["zeroize"])),
     ("crates/quic", Some(&["eyelet-wire", "rustls"])),
+    ("crates/flows", Some(&["eyelet-memory", "foldhash", "hashbrown"])),
     ("crates/record", Some(&["aws-lc-rs", "eyelet-wire", "ring", "thiserror", "zeroize"])),
     ("crates/sys", Some(&["allocator-api2", "libc", "rustix", "sd-notify"])),
     (
@@ -88,7 +89,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tracing",
         ]),
     ),
-    ("crates/hold", Some(&["eyelet-telemetry", "parking_lot"])),
+    ("crates/hold", Some(&["eyelet-telemetry", "eyelet-wire", "parking_lot"])),
     ("crates/balance", Some(&["eyelet-config", "eyelet-telemetry", "parking_lot", "tracing"])),
     (
         "crates/relay",
@@ -107,6 +108,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/engine",
         Some(&[
+            "eyelet-flows",
             "eyelet-hold",
             "eyelet-memory",
             "eyelet-record",
@@ -116,7 +118,8 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-wire",
             "fastrand", // with the feature `testing` only
             "foldhash",
-            "postcard", // parked connections as bytes for another process
+            "postcard",
+            "quinn-udp", // parked connections as bytes for another process
             "serde",
             "thiserror",
             "tokio",
@@ -367,6 +370,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-config",
             "eyelet-engine",
             "eyelet-h2",
+            "eyelet-hold",
             "eyelet-http1",
             "eyelet-memory",
             "eyelet-multiplex",
@@ -402,6 +406,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-downstream",
             "eyelet-engine",
             "eyelet-h2",
+            "eyelet-hold",
             "eyelet-http1",
             "eyelet-memory",
             "eyelet-recoding",
@@ -436,6 +441,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-http",
             "eyelet-memory",
             "eyelet-policy",
+            "eyelet-quic",
             "eyelet-recoding",
             "eyelet-record",
             "eyelet-relay",

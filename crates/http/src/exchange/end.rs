@@ -7,6 +7,7 @@ use super::resting::Resting;
 use super::switched::Switched;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_hold::HoldPlace;
 
 /// The result of an exchange.
 #[derive(Default)]
@@ -15,6 +16,8 @@ pub struct ExchangeEnd {
     pub switched: Option<Switched>,
     /// The exchange has not ended: it rests. Boxed, because few do, and not often.
     pub resting: Option<Box<Resting>>,
+    /// The request waits for a verdict: its connection is to be parked. Boxed, as above.
+    pub held: Option<Box<HoldPlace>>,
     /// The connection to the client is lost.
     pub client_lost: bool,
     /// What served it, if another rule than the connection's took the request.
@@ -22,6 +25,11 @@ pub struct ExchangeEnd {
 }
 
 impl ExchangeEnd {
+    /// True if its connection of HTTP/1.1 is to be parked.
+    pub fn waits(&self) -> bool {
+        self.resting.is_some() || self.held.is_some()
+    }
+
     /// A connection that has switched protocols counts at its upstream until it ends, and an
     /// exchange that rests goes on to count.
     pub(super) fn counted_at(mut self, at: Option<Chosen>) -> Self {

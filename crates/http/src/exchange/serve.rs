@@ -1,6 +1,8 @@
 //! Serves one request, for either version of HTTP: checks it, passes it to the upstream, returns
 //! the response, and writes the access line.
 
+mod held;
+
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use bytes::Bytes;
 use eyelet_compress::fields::lists;
 use http::{HeaderMap, Method, StatusCode, header, request, response};
 
+use self::held::{Waited, wait_for_verdict};
 use super::ask::{Answered, AskResult, NO_FIT, ResponseTerms, RestingRequest};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
@@ -26,6 +29,7 @@ use eyelet_downstream::connection::page;
 use eyelet_downstream::connection::reason::request_reason;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::by_request::RequestRuling;
+use eyelet_downstream::connection::served_connection::held_request::HeldRuling;
 use eyelet_downstream::connection::served_connection::record::Record;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
@@ -33,7 +37,8 @@ use eyelet_http1::head::{FieldRoles, Length, SPARE_FIELDS_MAX, give_back};
 use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_recoding::NearRequest;
-use eyelet_telemetry::reason::Reason;
+use eyelet_telemetry::held::{HeldInfo, HeldVerdict};
+use eyelet_telemetry::reason::{HeldEnd, Reason};
 use eyelet_telemetry::request::Coded;
 use eyelet_upstream::request::{BodyCodings, UpstreamRequest};
 
@@ -46,20 +51,92 @@ pub async fn exchange(
     length: Length,
 ) -> ExchangeEnd {
     let other = match served.rule_on(request, asks_for_websocket(request)) {
-        RequestRuling::Own => return exchange_by(served, stream, request, length).await,
+        RequestRuling::Own => return exchange_by(served, stream, (request, length), None).await,
         RequestRuling::Other(other) => other,
+        // Boxed, as all of these: most requests are their connection's.
+        RequestRuling::Held(ruling) => {
+            return Box::pin(exchange_held(served, stream, (request, length), *ruling)).await;
+        }
         RequestRuling::Refused(refused, reason) => {
-            let refusal = RequestRefusal { status: status(&reason), reason };
-            Box::pin(drop_small_body(stream, request, length)).await;
-            let is_taken = Box::pin(refuse(&refused, stream, Some(request), refusal)).await;
-            return ExchangeEnd { client_lost: !is_taken, ..ExchangeEnd::default() };
+            let why = (reason, None);
+            return Box::pin(refuse_by_rule(&refused, stream, (request, length), why)).await;
         }
     };
-    // Boxed, as most requests are their connection's.
-    let mut end = Box::pin(exchange_by(&other, stream, request, length)).await;
+    let mut end = Box::pin(exchange_by(&other, stream, (request, length), None)).await;
     served.note_upstream_of(&other);
     end.by_rule = Some(other);
     end
+}
+
+/// Serves a request once somebody has allowed it. It takes its fields, as `exchange` does.
+async fn exchange_held(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    (request, length): (&mut request::Parts, Length),
+    HeldRuling { by, key }: HeldRuling,
+) -> ExchangeEnd {
+    let ruled = by.as_deref().unwrap_or(served);
+    let waited = match check(ruled, request) {
+        // Nobody is asked about what is refused anyway.
+        Err(_) => None,
+        Ok(_) => Some(wait_for_verdict((served, ruled), stream, request, key).await),
+    };
+    let mut held = None;
+    let refusal = match waited {
+        None => None,
+        Some(Waited::Decided(given)) => {
+            let info = *held.insert(given.info());
+            ruled.http.shared.holds.count(info);
+            match (given.decision, info.verdict) {
+                (_, HeldVerdict::Allow) => None,
+                (Some(_), HeldVerdict::Refuse) => Some(HeldEnd::Refused),
+                (None, HeldVerdict::Refuse) => Some(HeldEnd::Undecided),
+            }
+        }
+        Some(Waited::Rests(place)) => {
+            return ExchangeEnd { held: Some(Box::new(place)), ..ExchangeEnd::default() };
+        }
+        Some(Waited::Over(reason)) => return end_held(ruled, stream, request, reason),
+        Some(Waited::Refused(why)) => Some(why),
+    };
+    if let Some(why) = refusal {
+        return refuse_by_rule(ruled, stream, (request, length), (Reason::Held(why), held)).await;
+    }
+    let mut end = exchange_by(ruled, stream, (request, length), held).await;
+    if let Some(by) = by {
+        served.note_upstream_of(&by);
+        end.by_rule = Some(by);
+    }
+    end
+}
+
+/// Ends a request that has no answer, and writes its line.
+fn end_held(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    request: &request::Parts,
+    reason: Reason,
+) -> ExchangeEnd {
+    let mut record = Record::new(served, request);
+    (record.failed, record.reason) = (true, reason);
+    served.emit(&record);
+    stream.cut();
+    ExchangeEnd { client_lost: true, ..ExchangeEnd::default() }
+}
+
+/// Answers a request that a rule or a person refuses.
+async fn refuse_by_rule(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    (request, length): (&request::Parts, Length),
+    (reason, held): (Reason, Option<HeldInfo>),
+) -> ExchangeEnd {
+    let refusal = RequestRefusal { status: status(&reason), reason };
+    drop_small_body(stream, request, length).await;
+    let mut record = Record::new(served, request);
+    held.into_iter().for_each(|held| record.note_held(held));
+    let is_taken = answer_refusal(served, stream, (record, &request.method), refusal).await;
+    ExchangeEnd { client_lost: !is_taken, ..ExchangeEnd::default() }
 }
 
 /// Reads and drops the body of a request that is refused, if it is small and comes at once: so the
@@ -84,14 +161,17 @@ async fn drop_small_body(stream: &mut Stream<'_>, request: &request::Parts, leng
     .await;
 }
 
-/// Runs an exchange by the rule of this connection.
+/// Runs an exchange by the rule of this connection. `held` says who has allowed the request.
 async fn exchange_by(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
-    request: &mut request::Parts,
-    length: Length,
+    (request, length): (&mut request::Parts, Length),
+    held: Option<HeldInfo>,
 ) -> ExchangeEnd {
     let mut log_entry = RequestLogEntry::new(served, Record::new(served, request), stream.sent());
+    if let Some(held) = held {
+        log_entry.record.note_held(held);
+    }
     let RequestLogEntry { record, written, .. } = &mut log_entry;
     // Counted before cookies are joined: joining reduces the fields but keeps their memory.
     let spare = request.headers.len() <= SPARE_FIELDS_MAX;
@@ -124,11 +204,20 @@ pub async fn refuse(
     refusal: RequestRefusal,
 ) -> bool {
     let record = request.map_or_else(|| Record::unread(served), |head| Record::new(served, head));
+    let method = request.map_or(&Method::GET, |head| &head.method);
+    answer_refusal(served, stream, (record, method), refusal).await
+}
+
+async fn answer_refusal(
+    served: &ServedConnection,
+    stream: &mut Stream<'_>,
+    (record, method): (Record, &Method),
+    refusal: RequestRefusal,
+) -> bool {
     let mut log_entry = RequestLogEntry::new(served, record, stream.sent());
     let RequestLogEntry { record, written, .. } = &mut log_entry;
     record.failed = true;
     record.reason = refusal.reason;
-    let method = request.map_or(&Method::GET, |head| &head.method);
     let mut exchange = Exchange { served, stream, record, written };
     let is_taken = exchange.answer(refusal.status, method).await;
     log_entry.end();

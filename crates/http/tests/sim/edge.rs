@@ -125,6 +125,7 @@ impl Setup {
             secrets: None,
             compress: compress.clone(),
             trace: None,
+            holds: Arc::default(),
             hits: None,
         };
         let listeners = Arc::new(["https".into()]);

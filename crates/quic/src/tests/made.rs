@@ -1,6 +1,6 @@
 //! Datagrams that a client could send, made with its keys.
 
-use eyelet_wire::quic::{ConnectionId, QuicVersion, put_varint};
+use eyelet_wire::quic::{QuicId, QuicVersion, put_varint};
 
 use super::{hex_parts, read_first};
 use crate::InitialRead;
@@ -63,7 +63,7 @@ impl Made<'_> {
     /// An Initial packet with these frames, and padding.
     pub(super) fn datagram(self, frames: &[u8]) -> Vec<u8> {
         let Self { version, dcid, bits, number, number_len, len } = self;
-        let keys = initial_keys(version, &ConnectionId::new(DCID).unwrap()).unwrap();
+        let keys = initial_keys(version, &QuicId::new(DCID).unwrap()).unwrap();
         let mut packet = vec![0xc0 | version.initial_bits() | bits | (number_len as u8 - 1)];
         packet.extend(version.number().to_be_bytes());
         for id in [dcid, b"scid"] {

@@ -2,7 +2,7 @@
 
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::quic::{
-    ConnectionId, InitialFrame, InitialFrames, LongKind, QuicHeader, QuicVersion, packets,
+    InitialFrame, InitialFrames, LongKind, QuicHeader, QuicId, QuicVersion, packets,
 };
 use rustls::Side;
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
@@ -17,7 +17,7 @@ fn a_client_reads_why() {
     let ids = [&b""[..], b"id", &[7; 20]];
     for (version, theirs) in [(QuicVersion::V1, Version::V1), (QuicVersion::V2, Version::V2)] {
         for (dcid, scid) in ids.iter().flat_map(|dcid| ids.map(|scid| (*dcid, scid))) {
-            let [client_dcid, client_scid] = [dcid, scid].map(|id| ConnectionId::new(id).unwrap());
+            let [client_dcid, client_scid] = [dcid, scid].map(|id| QuicId::new(id).unwrap());
             let code = crypto_error(AlertDescription::UnrecognizedName);
             assert_eq!(code, 0x0170);
             let datagram = refusal(version, &client_dcid, &client_scid, code).unwrap();

@@ -1,6 +1,6 @@
 //! The examples of RFC 9001 appendix A and RFC 9369 appendix A.
 
-use eyelet_wire::quic::{ConnectionId, QuicVersion};
+use eyelet_wire::quic::{QuicId, QuicVersion};
 
 use super::{hex_parts, name, read_first};
 use crate::InitialRead;
@@ -31,7 +31,7 @@ fn the_clients_packets_of_the_rfcs_are_read() {
 fn the_servers_packets_of_the_rfcs_are_made() {
     for (text, version) in [(RFC_9001, QuicVersion::V1), (RFC_9369, QuicVersion::V2)] {
         let [_, header, payload, protected] = hex_parts(text).try_into().unwrap();
-        let keys = initial_keys(version, &ConnectionId::new(&CLIENT_DCID).unwrap()).unwrap();
+        let keys = initial_keys(version, &QuicId::new(&CLIENT_DCID).unwrap()).unwrap();
         let number_at = header.len() - 2;
         let sealed = seal(&keys.local, header, number_at, 1, payload).unwrap();
         assert_eq!(sealed, protected, "{version:?}");

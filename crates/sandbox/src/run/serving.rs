@@ -154,6 +154,7 @@ impl RunServing<'_> {
             }
             // A request without TLS waits for nobody.
             if self.asks && port != HTTP {
+                self.write_request_questions(&mut text, port, &at);
                 self.write_question(&mut text, port, &at);
             }
         }
@@ -193,6 +194,29 @@ impl RunServing<'_> {
         let _ = writeln!(text, "listener = [{listeners}]\naction = \"hold\"");
         let _ = writeln!(text, "upstream = \"{{sni}}:{port}\"");
         let _ = writeln!(text, "upstream_allow = [{}]\n", self.private());
+    }
+
+    /// The rules of requests that no rule takes, for the names of rules on requests that mint.
+    fn write_request_questions(&self, text: &mut String, port: u16, listeners: &str) {
+        let mut asked = BTreeSet::new();
+        for part in self.parts(port) {
+            let (Some(names), Some(action @ SandboxAction::Mint { .. })) =
+                (part.names, part.action)
+            else {
+                continue;
+            };
+            let names = names.into_iter().filter(|name| !asked.contains(name)).collect::<Vec<_>>();
+            if part.requests.concat().is_empty() || names.is_empty() {
+                continue;
+            }
+            let quotes: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+            let name = quoted(&format!("{ASKED} at {port}, {}", part.name));
+            let _ = writeln!(text, "[[rule]]\nname = {name}\nsni = [{}]", quotes.join(", "));
+            let mut rule = String::new();
+            self.write_action(&mut rule, (port, listeners), Some(action));
+            text.push_str(&rule.replace("action = \"terminate\"", "action = \"hold\""));
+            asked.extend(names);
+        }
     }
 
     fn write_action(
@@ -494,6 +518,29 @@ mod tests {
             serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
         }
     }
+    #[test]
+    fn requests_that_no_rule_takes_are_asked_about() {
+        let list = AllowList::read("a.example").unwrap();
+        let asking = |name: &str, method: &str| SandboxRule {
+            methods: vec![method.to_owned()],
+            ..rule(name, &["a.example"], SandboxAction::Mint { upstream_ca: None })
+        };
+        let rules = [asking("reads", "GET"), asking("posts", "POST")];
+        let serving = RunServing {
+            list: &list,
+            rules: &rules,
+            lets_all_pass: false,
+            asks: true,
+            private: &[],
+            log: Path::new("/dev/null"),
+        };
+        let addresses = [443, 80].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+        let config = serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
+        let held = config.rules.iter().filter(|rule| rule.action.hold().is_some());
+        let held: Vec<&str> = held.map(|rule| rule.name).collect();
+        assert_eq!(held, ["asked at 443, allowed at 443: reads", "asked at 443"]);
+    }
+
     #[test]
     fn names_of_rules_on_requests_pass_by_those_alone() {
         let list = AllowList::read(".a.example\nb.example").unwrap();

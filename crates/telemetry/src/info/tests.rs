@@ -15,6 +15,8 @@ fn info(sni: &str, client: &str) -> ConnectionInfo {
         decided: Decided { sni: Some(sni.into()), rule: Some(0), ..Decided::default() },
         bytes_to_upstream: 2,
         bytes_to_client: 3,
+        is_quic: false,
+        datagrams: [0; 2],
     }
 }
 

@@ -39,6 +39,9 @@ pub struct Opening {
     text: [u8; OPENING_LEN],
 }
 
+/// The fields of a connection that is no flow of QUIC.
+const OVER_TCP: &[u8] =
+    br#","transport":"tcp","datagrams_to_upstream":null,"datagrams_to_client":null"#;
 const OPENING_LEN: usize = 29;
 /// Offset of the time in it.
 const TIME_AT: usize = 9;
@@ -107,10 +110,12 @@ impl Line<'_> {
             let _ = serde_json::to_writer(out, requester);
         });
         out.extend_from_slice(br#","held":"#);
-        or_null(out, self.decided.held, |out, held| {
+        let of_request = self.http.and_then(|request| request.held);
+        or_null(out, of_request.or(self.decided.held), |out, held| {
             // As above.
             let _ = serde_json::to_writer(out, &held);
         });
+        transport(out, measured);
         out.extend_from_slice(b"}\n");
     }
 
@@ -281,6 +286,19 @@ fn upstream(out: &mut Vec<u8>, upstream: &UpstreamName) {
     match upstream {
         UpstreamName::Address(to) => address(out, *to),
         UpstreamName::Name(name) => text(out, name),
+    }
+}
+
+/// The fields of the transport.
+fn transport(out: &mut Vec<u8>, measured: &Measured) {
+    match measured.datagrams {
+        None => out.extend_from_slice(OVER_TCP),
+        Some([to_upstream, to_client]) => {
+            out.extend_from_slice(br#","transport":"quic","datagrams_to_upstream":"#);
+            number(out, to_upstream);
+            out.extend_from_slice(br#","datagrams_to_client":"#);
+            number(out, to_client);
+        }
     }
 }
 

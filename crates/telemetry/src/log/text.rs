@@ -114,6 +114,7 @@ mod tests {
             client: "192.0.2.7:50314".parse().unwrap(),
             bytes_to_upstream: 2_210,
             bytes_to_client: 48_211,
+            datagrams: None,
         };
         let reason = Reason::UpstreamClosed;
         let line = Line {
@@ -146,6 +147,7 @@ mod tests {
             client: "[2001:db8::1]:1".parse().unwrap(),
             bytes_to_upstream: 0,
             bytes_to_client: 0,
+            datagrams: None,
         };
         let reason = Reason::Response(Detail::of("two\r\nlines\0"));
         let http = RequestInfo {
@@ -157,6 +159,7 @@ mod tests {
             upstream_tls: None,
             coded: Coded::default(),
             trace: None,
+            held: None,
         };
         let line = Line {
             decided: &decided,

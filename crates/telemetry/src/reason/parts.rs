@@ -63,6 +63,8 @@ named! {
         Refused = "held, and refused",
         /// The limit of connections or questions that wait is reached.
         TooMany = "too many connections are held",
+        /// Its path is longer than what somebody is asked about.
+        TooLong = "its path is too long to ask about",
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 
+use eyelet_wire::quic::QuicFault;
+
 use super::*;
 
 /// One match with the row of each reason, so that a new reason without a row does not compile.
@@ -70,6 +72,7 @@ rows! {
     Reason::Held(HeldEnd::Refused) => "`held, and refused`",
     Reason::Held(HeldEnd::Undecided) => "`held, and nobody decided`",
     Reason::Held(HeldEnd::TooMany) => "`too many connections are held`",
+    Reason::Held(HeldEnd::TooLong) => "`its path is too long to ask about`",
     Reason::Refused(_) => "a matcher, as in `refused by name`",
     Reason::RefusedRequest(_) => "of a request, as in `no rule for this request`",
     Reason::MalformedName(_) => "`malformed name: …`",
@@ -87,6 +90,7 @@ rows! {
     Reason::Trace => "`TRACE is not passed on`",
     Reason::Placeholder(_) => "`secret: …`",
     Reason::MalformedHello(_) => "`malformed hello: …`",
+    Reason::MalformedQuic(_) => "`malformed QUIC: …`",
     Reason::NotTls(_) => "a protocol, as in `plain HTTP`",
     Reason::MalformedConnect(_) => "`malformed CONNECT: …`",
     Reason::NotConnect(NotConnect::Method) => "`another method than CONNECT`",
@@ -198,6 +202,7 @@ fn detailed_examples() -> Vec<Reason> {
         Reason::NoLocalPort(Detail::of("all are in use")),
         Reason::MalformedConnect(ConnectFault::Content),
         Reason::MalformedHello(malformed()),
+        Reason::MalformedQuic(QuicFault::NotInitial),
         Reason::MalformedName(SniFault::Nul),
         Reason::MalformedProxyHeader(ProxyFault::LineEnd),
         Reason::MalformedSocks(SocksFault::NoMethod),
@@ -279,7 +284,7 @@ fn grouped_examples() -> Vec<Reason> {
     all.extend([ServerFault::NotTls, ServerFault::ThirdHello].map(Reason::Server));
     let requests = [NotConnect::Method, NotConnect::NotHttp, NotConnect::Tls];
     all.extend(requests.map(Reason::NotConnect));
-    let held = [HeldEnd::Refused, HeldEnd::Undecided, HeldEnd::TooMany];
+    let held = [HeldEnd::Refused, HeldEnd::Undecided, HeldEnd::TooMany, HeldEnd::TooLong];
     all.extend(held.map(Reason::Held));
     all.extend([UserLack::Missing, UserLack::Wrong].map(Reason::NoUser));
     all.extend([StreamFlood::Dropped, StreamFlood::Reset].map(Reason::StreamFlood));

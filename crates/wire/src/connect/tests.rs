@@ -49,6 +49,9 @@ fn requests_as_clients_send_them() {
             to("under_score.test:65535", "Host: under_score.test:65535\r\nX: \u{e9}\r\n"),
             "under_score.test:65535",
         ),
+        // Node names the proxy, unless it is told otherwise.
+        (to("a.test:443", "Host: localhost:3128\r\n"), "a.test:443"),
+        (to("a.test:8443", "Host: [::1]\r\n"), "a.test:8443"),
         (to("a.test:1", "Host: a.test:1\r\nEmpty:\r\n"), "a.test:1"),
         (to("0x7f.0xtest:1", "Host: 0x7f.0xtest:1\r\n"), "0x7f.0xtest:1"),
     ];
@@ -123,14 +126,11 @@ fn requests_that_two_readers_could_read_differently() {
     let host = "Host: a.test:443\r\n";
     let with = |fields: &str| to("a.test:443", &format!("{host}{fields}"));
     let cases = [
-        // Two names: rules might use one, and the log the other.
-        (to("a.test:443", "Host: b.test\r\n"), ConnectFault::HostDiffers),
-        (to("a.test:443", "Host: b.test:443\r\n"), ConnectFault::HostDiffers),
-        (to("a.test:443", "Host: a.test:444\r\n"), ConnectFault::HostDiffers),
-        (to("a.test:8443", "Host: a.test\r\n"), ConnectFault::HostDiffers),
-        (to("a.test:443", "Host:\r\n"), ConnectFault::HostDiffers),
-        (to("a.test:443", "Host: a.test:443, b.test:443\r\n"), ConnectFault::HostDiffers),
-        ("CONNECT a.test:443 HTTP/1.0\r\nHost: b\r\n\r\n".into(), ConnectFault::HostDiffers),
+        (to("a.test:443", "Host:\r\n"), ConnectFault::HostMalformed),
+        (to("a.test:443", "Host: b c\r\n"), ConnectFault::HostMalformed),
+        (to("a.test:443", "Host: me@a.test\r\n"), ConnectFault::HostMalformed),
+        (to("a.test:443", "Host: a.test:443, b.test:443\r\n"), ConnectFault::HostMalformed),
+        ("CONNECT a.test:443 HTTP/1.0\r\nHost: b:0\r\n\r\n".into(), ConnectFault::HostMalformed),
         (to("a.test:443", ""), ConnectFault::HostMissing),
         (to("a.test:443", "X-Host: a.test:443\r\n"), ConnectFault::HostMissing),
         (with(host), ConnectFault::HostTwice),

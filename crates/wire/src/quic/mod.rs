@@ -2,18 +2,18 @@
 //! packet, and the CRYPTO stream that the hello lies in. Removing protection needs keys, which this
 //! crate does not have.
 
-mod connection_id;
 mod crypto_stream;
 mod fault;
 mod frames;
 mod packet;
+mod quic_id;
 mod varint;
 
-pub use connection_id::{CONNECTION_ID_BYTES_MAX, ConnectionId};
 pub use crypto_stream::{CryptoStream, PIECES_MAX};
 pub use fault::{QuicAnswer, QuicFault};
 pub use frames::{InitialFrame, InitialFrames};
 pub use packet::{LongHeader, LongKind, PACKETS_MAX, QuicHeader, QuicPacket, QuicVersion, packets};
+pub use quic_id::{CONNECTION_ID_BYTES_MAX, QuicId};
 pub use varint::{put_varint, take_varint};
 
 /// Fewest bytes of a datagram with an Initial packet of a client. A server discards a shorter one

@@ -1,8 +1,8 @@
 //! The packets of a datagram: what their headers say without keys (RFC 8999, RFC 9000 17, RFC 9369
 //! 3.2).
 
-use super::connection_id::CONNECTION_ID_BYTES_MAX;
 use super::fault::QuicFault;
+use super::quic_id::CONNECTION_ID_BYTES_MAX;
 use super::varint::take_varint;
 
 /// Most packets of one datagram. A client's first flight has up to three: Initial, 0-RTT, and the

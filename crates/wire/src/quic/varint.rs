@@ -1,4 +1,4 @@
-//! Variable-length integers (RFC 9000 16).
+//! Reads and writes variable-length integers (RFC 9000 16).
 
 use alloc::vec::Vec;
 

@@ -7,6 +7,7 @@ use eyelet_policy::{RequestFacts, RuleId, Verdict};
 use eyelet_telemetry::reason::Reason;
 use http::{HeaderMap, HeaderName, Method, request};
 
+use super::held_request::HeldRuling;
 use super::refused_request::RefusedRequest;
 use super::{ClientInfo, ServedConnection};
 use crate::connection::route::Route;
@@ -18,6 +19,8 @@ pub enum RequestRuling {
     Own,
     /// Another rule takes it, and this serves it.
     Other(Rc<ServedConnection>),
+    /// A hold rule takes it, and somebody is asked.
+    Held(Box<HeldRuling>),
     /// It is refused, and this answers it.
     Refused(Box<ServedConnection>, Reason),
 }
@@ -42,13 +45,23 @@ impl ServedConnection {
     ) -> RequestRuling {
         let (rule, reason) = match verdict_on(&self.http, route, request, is_websocket) {
             Verdict { rule: Some(RuleId(rule)), refuse: None } => {
-                if rule == route.rule {
-                    return RequestRuling::Own;
-                }
-                self.http.count_decision(rule);
-                match self.serve_rule(route, rule) {
-                    Some(other) => return RequestRuling::Other(other),
-                    None => (Some(rule), OTHER_HANDSHAKE),
+                let by = if rule == route.rule {
+                    None
+                } else {
+                    self.http.count_decision(rule);
+                    self.serve_rule(route, rule)
+                };
+                let ruled = by.as_deref().unwrap_or(self);
+                let asks = ruled.asks_about_requests();
+                let key = || ruled.question(request, asked_method(request, is_websocket));
+                let key = asks.then(key);
+                match (by, key) {
+                    (None, _) if rule != route.rule => (Some(rule), OTHER_HANDSHAKE),
+                    (by, Some(key)) => {
+                        return RequestRuling::Held(Box::new(HeldRuling { by, key }));
+                    }
+                    (None, None) => return RequestRuling::Own,
+                    (Some(other), None) => return RequestRuling::Other(other),
                 }
             }
             Verdict { rule, refuse } => {
@@ -80,6 +93,10 @@ impl ServedConnection {
             if rule != route.rule {
                 route = route.of_request(&http, &info, (rule, has_preface))?;
             }
+        }
+        if route.asks_about_requests() {
+            // Nobody was asked about it by that rule.
+            return None;
         }
         // A request whose URLs were translated names the upstream that it was translated for.
         let is_same = route.intermediary().authority() == self.intermediary.authority();
@@ -151,14 +168,19 @@ impl ServedConnection {
 
 /// The verdict of the route's rules on a request.
 fn verdict_on(http: &Http, route: &Route, request: &request::Parts, is_websocket: bool) -> Verdict {
-    let method = if is_websocket { &Method::GET } else { &request.method };
     let facts = RequestFacts {
-        method: method.as_str(),
+        method: asked_method(request, is_websocket),
         path: request.uri.path(),
         has_override: &|| has_any(&request.headers, &METHOD_FIELDS),
         has_other_path: &|| has_any(&request.headers, &PATH_FIELDS),
     };
     http.shared.config.policy.decide_request(&route.by_request, &facts)
+}
+
+/// The method that rules see. A WebSocket's CONNECT is asked as GET.
+fn asked_method(request: &request::Parts, is_websocket: bool) -> &str {
+    let method = if is_websocket { &Method::GET } else { &request.method };
+    method.as_str()
 }
 
 /// A rule that would have required another handshake, or serves no requests.

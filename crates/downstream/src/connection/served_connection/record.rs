@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use eyelet_telemetry::held::HeldInfo;
 use eyelet_telemetry::info::{End, Measured};
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::{Coded, RequestInfo};
@@ -39,6 +40,8 @@ pub struct Record {
     upstream_tls: Option<Arc<UpstreamTlsInfo>>,
     pub(crate) bytes_to_upstream: u64,
     pub(crate) bytes_to_client: u64,
+    /// If it was held: who has decided.
+    held: Option<HeldInfo>,
     /// Boxed: few exchanges are traced, and all pay for the size.
     trace: Option<Box<ExchangeTrace>>,
 }
@@ -138,8 +141,15 @@ impl Record {
             upstream_tls: None,
             bytes_to_upstream: 0,
             bytes_to_client: 0,
+            held: None,
             trace: None,
         }
+    }
+
+    /// Notes that it was held. The time of its line begins when it came.
+    pub fn note_held(&mut self, held: HeldInfo) {
+        self.held = Some(held);
+        self.started_unix_ms = self.started_unix_ms.saturating_sub(held.ms.into());
     }
 
     fn info(&self) -> RequestInfo<'_> {
@@ -152,6 +162,7 @@ impl Record {
             upstream_tls: self.upstream_tls.as_deref(),
             coded: self.coded,
             trace: self.trace.as_ref().map(|trace| trace.ids()),
+            held: self.held,
         }
     }
 }
@@ -190,6 +201,7 @@ impl ServedConnection {
             client: self.info.client,
             bytes_to_upstream: record.bytes_to_upstream,
             bytes_to_client: record.bytes_to_client,
+            datagrams: None,
         };
         let end = self.end_of(record);
         self.http.emit_request(&self.info.decided, &measured, &end, &record.info());
@@ -200,7 +212,12 @@ impl ServedConnection {
         let reason = record.reason.clone();
         match (record.failed, &self.intermediary) {
             (true, Intermediary::Proxy { .. }) => end_of_failure(reason),
-            (true, _) if matches!(reason, Reason::Placeholder(_) | Reason::RefusedRequest(_)) => {
+            (true, _)
+                if matches!(
+                    reason,
+                    Reason::Held(_) | Reason::Placeholder(_) | Reason::RefusedRequest(_)
+                ) =>
+            {
                 end_of_failure(reason)
             }
             (true, _) => End::failed(reason),

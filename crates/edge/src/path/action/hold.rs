@@ -2,11 +2,11 @@
 //! is a verdict, or its time is over.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use eyelet_config::{Action, Host, HttpAddress, SpliceUpstream, Terminate};
+use eyelet_downstream::connection::served_connection::held_request::who;
 use eyelet_engine::park;
-use eyelet_hold::{HoldDecision, HoldKey, HoldPlace, Who};
+use eyelet_hold::{HoldDecision, HoldKey, HoldPlace};
 use eyelet_memory::budget::{Counted, CountedBuffer};
 use eyelet_relay::Relay;
 use eyelet_relay::held::{HeldConnection, HeldState};
@@ -58,9 +58,7 @@ pub fn ask(
         return by_verdict(connection, decision, 0).map(|()| HoldResult::Goes);
     }
     if waiting.is_first() {
-        let (question, client) = (waiting.question(), connection.info.client.ip());
-        let HoldKey { rule, name, port } = &question.key;
-        tracing::warn!("held: {name}:{port} for {client}, by \"{rule}\": `eyelet held` decides");
+        tracing::warn!("{}", waiting.question().announcement());
     }
     let (bytes, owes_answer) = (peeked.to_vec().into(), connection.info.owes_answer);
     let (wait, question) = (snapshot.config.hold.timeout, HeldState::Waits(waiting));
@@ -73,7 +71,7 @@ pub fn ask(
 pub fn key(connection: &Active<'_>, rule: u32) -> HoldKey {
     let found = connection.edge.snapshot.config.rules.at(rule);
     let (name, port) = target(connection, found.action);
-    HoldKey { rule: found.name.into(), name, port }
+    HoldKey { rule: found.name.into(), name, port, request: None }
 }
 
 /// Has a connection wait again that comes from another process.
@@ -184,14 +182,6 @@ fn refused(why: HeldEnd) -> End {
 /// Ends a connection that is refused, so that its client learns why.
 pub fn end(connection: &Active<'_>, end: End) -> Result<(), End> {
     connect::end(connection, &RefusalMessage::of(&end.reason), end)
-}
-
-/// The first client of a question.
-fn who(info: &ConnectionInfo, action: &Action) -> Who {
-    let known = info.decided.requester.as_deref();
-    let program = known.and_then(|known| known.cgroup.clone().or_else(|| known.user.clone()));
-    let file = action.hold().and_then(|hold| hold.file.as_deref()).map(Arc::from);
-    Who { client: info.client.ip().to_canonical(), program, file }
 }
 
 /// The name, or the address, and the port that are dialled once the verdict is to allow it. A name

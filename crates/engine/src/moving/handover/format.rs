@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use eyelet_hold::HoldKey;
+use eyelet_hold::{HoldKey, RequestKey};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_record::{EXPORT_BYTES, Role, Session};
 use eyelet_telemetry::export::{InfoFault, InfoV1, TEXT_BYTES_MAX, UpstreamTlsV5};
@@ -26,8 +26,10 @@ use eyelet_relay::held::{self, HeldConnection, HeldState};
 use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::Terminated;
 
-/// The newest version. It is written of a connection that is held.
-pub const VERSION: u16 = 9;
+/// The newest version. It is written of a connection with a request that is held.
+pub const VERSION: u16 = 10;
+/// The version of a connection that is held.
+pub const VERSION_HELD: u16 = 9;
 /// The version of a part of a group that one message does not carry.
 pub const VERSION_PART: u16 = 8;
 /// The version of a group of connections.
@@ -38,7 +40,7 @@ pub const VERSION_RESTING: u16 = 6;
 /// The version of all other connections, so that an older process takes them.
 pub const VERSION_USUAL: u16 = 5;
 /// The versions that are read.
-pub const VERSIONS_READ: [u16; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+pub const VERSIONS_READ: [u16; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
 /// Bytes of the version at a message's begin.
 pub(crate) const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
@@ -173,6 +175,30 @@ enum RelayV1<'a> {
         #[serde(borrow)]
         held: HeldV9<'a>,
     },
+    /// From version 10 on.
+    HeldRequest {
+        /// Its bytes are the request's head and what came behind it.
+        #[serde(borrow)]
+        held: HeldV9<'a>,
+        /// The method and the path that are asked about.
+        #[serde(borrow)]
+        request: Option<(&'a str, &'a str)>,
+        /// [`Session::export`].
+        session: &'a [u8],
+        #[serde(borrow)]
+        flow: FlowV1<'a>,
+    },
+}
+
+impl RelayV1<'_> {
+    /// The only version in which it may be, if there is one.
+    const fn version(&self) -> Option<u16> {
+        match self {
+            Self::Held { .. } => Some(VERSION_HELD),
+            Self::HeldRequest { .. } => Some(VERSION),
+            Self::Splice { .. } | Self::Terminate { .. } | Self::Cleartext { .. } => None,
+        }
+    }
 }
 
 /// [`HeldConnection`]. Its wait began when it was held: [`Rest::idle`] says how long ago.
@@ -201,7 +227,16 @@ impl<'a> HeldV9<'a> {
         Self { bytes: held.bytes(), owes_answer, wait_ms, question }
     }
 
-    fn held(&self) -> Result<HeldConnection, ImportError> {
+    /// A connection with a held request. What is asked about it is a request.
+    fn request(&self, asked: Option<(&str, &str)>) -> Result<HeldConnection, ImportError> {
+        if asked.is_none() && self.question.is_some() || self.owes_answer != 0 {
+            return Err(ImportError::Hold);
+        }
+        let Some((method, path)) = asked else { return self.held(None) };
+        self.held(Some(RequestKey::new(method, path).ok_or(ImportError::Hold)?))
+    }
+
+    fn held(&self, request: Option<RequestKey>) -> Result<HeldConnection, ImportError> {
         let owes_answer = match self.owes_answer {
             0 => None,
             1 => Some(AskedBy::Connect),
@@ -214,8 +249,8 @@ impl<'a> HeldV9<'a> {
                 return Err(ImportError::Hold);
             }
             Some((rule, name, port)) => {
-                let (rule, name) = (rule.into(), name.into());
-                HeldState::Moved(Box::new(HoldKey { rule, name, port }))
+                let (rule, name, request) = (rule.into(), name.into(), request.map(Box::new));
+                HeldState::Moved(Box::new(HoldKey { rule, name, port, request }))
             }
             None => HeldState::Anew,
         };
@@ -241,7 +276,19 @@ impl Detached {
         let certificate = info.decided.client_certificate.clone();
         let relay = match relay {
             Relay::Cleartext(flow) => RelayV1::Cleartext { flow: flow.export() },
-            Relay::Held(held) => RelayV1::Held { held: HeldV9::new(held) },
+            Relay::Held(held) => match held.session() {
+                None => RelayV1::Held { held: HeldV9::new(held) },
+                Some(of_client) => {
+                    of_client.export(&mut session);
+                    let request = held.key().and_then(|key| key.request.as_deref());
+                    RelayV1::HeldRequest {
+                        held: HeldV9::new(held),
+                        request: request.map(|request| (&*request.method, &*request.path)),
+                        session: &session[..],
+                        flow: held.flow.export(),
+                    }
+                }
+            },
             Relay::Splice(spliced) => {
                 spliced.restore(&mut info.decided);
                 RelayV1::Splice { flow: spliced.flow.export() }
@@ -266,7 +313,7 @@ impl Detached {
         let first = ConnectionV5 { first, state, client_certificate, idle_ms, upstream_tls };
         match self.exchange() {
             exchange if matches!(self.relay, Relay::Held(_)) => {
-                to_bytes(VERSION, &ConnectionV6 { first, exchange })
+                to_bytes(Self::version(&self.relay), &ConnectionV6 { first, exchange })
             }
             None if self.further.is_empty() => to_bytes(VERSION_USUAL, &first),
             exchange => to_bytes(VERSION_RESTING, &ConnectionV6 { first, exchange }),
@@ -276,6 +323,7 @@ impl Detached {
     /// The version of its message.
     pub(crate) fn version(relay: &Relay) -> u16 {
         match relay {
+            Relay::Held(held) if held.session().is_none() => VERSION_HELD,
             Relay::Held(_) => VERSION,
             relay if relay.has_exchange() => VERSION_RESTING,
             _ => VERSION_USUAL,
@@ -303,14 +351,15 @@ impl Detached {
         let (version, rest) = bytes.split_first_chunk().ok_or(ImportError::Malformed)?;
         let version = u16::from_be_bytes(*version);
         // Those between are of groups.
-        if !(1..=VERSION_RESTING).contains(&version) && version != VERSION {
+        if !(1..=VERSION_RESTING).contains(&version) && !(VERSION_HELD..=VERSION).contains(&version)
+        {
             return Err(ImportError::Version(version));
         }
         let (connection, behind): (ConnectionV1<'_>, _) = take(rest)?;
         if version < 4 && matches!(connection.relay, RelayV1::Cleartext { .. }) {
             return Err(ImportError::Malformed);
         }
-        if matches!(connection.relay, RelayV1::Held { .. }) != (version == VERSION) {
+        if connection.relay.version() != (version >= VERSION_HELD).then_some(version) {
             return Err(ImportError::Malformed);
         }
         let (state, behind) = if version >= 2 { take(behind)? } else { (None, behind) };
@@ -359,7 +408,12 @@ impl Detached {
 
     /// Only a terminated connection whose client authorities have vouched for has a certificate.
     fn take_certificate(&mut self, certificate: &[u8]) -> Result<(), ImportError> {
-        if !matches!(self.relay, Relay::Terminate(_)) || self.relay.is_originated() {
+        let ends_tls = match &self.relay {
+            Relay::Terminate(terminated) => !terminated.is_originated(),
+            Relay::Held(held) => held.session().is_some(),
+            Relay::Cleartext(_) | Relay::Splice(_) => false,
+        };
+        if !ends_tls {
             return Err(ImportError::Certificate);
         }
         let decided = &mut self.info.decided;
@@ -400,6 +454,16 @@ impl Detached {
             }
             _ => Err(ImportError::State),
         }
+    }
+}
+
+/// TLS towards a client.
+fn of_client(session: &[u8], flow: &FlowV1<'_>) -> Result<Terminated, ImportError> {
+    flow.check_terminated()?;
+    let session = Session::import(session)?;
+    match session.role() {
+        Role::Client => Err(ImportError::Role),
+        Role::Server => Ok(Terminated { session, flow: flow.flow()? }),
     }
 }
 
@@ -461,8 +525,15 @@ impl ConnectionV1<'_> {
                 }
                 Relay::Cleartext(flow.flow()?)
             }
-            RelayV1::Held { .. } if self.has_upstream => return Err(ImportError::Hold),
-            RelayV1::Held { held } => Relay::Held(held.held()?),
+            RelayV1::Held { .. } | RelayV1::HeldRequest { .. } if self.has_upstream => {
+                return Err(ImportError::Hold);
+            }
+            RelayV1::Held { held } => Relay::Held(held.held(None)?),
+            RelayV1::HeldRequest { .. } if !is_of_tls => return Err(ImportError::Role),
+            RelayV1::HeldRequest { held, request, session, flow } => {
+                let terminated = of_client(session, flow)?;
+                Relay::Held(held.request(*request)?.of_request(terminated))
+            }
         };
         // A spliced connection is parked once its upstream is dialled.
         let has_upstream = self.has_upstream || matches!(relay, Relay::Splice(_));

@@ -97,13 +97,14 @@ fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
     profile.allow_files.extend_from_slice(&args.allow);
     profile.allow_private.extend_from_slice(&args.allow_private);
     profile.dry_run |= args.dry_run;
+    profile.ask |= args.ask;
     Ok(profile)
 }
 
 /// Says if people are asked. Then the folder of control sockets is there, so that it is hidden from
 /// the command: see [`hidden`].
-fn asks(args: &SandboxArgs, lets_all_pass: bool) -> io::Result<bool> {
-    let asks = args.ask && !lets_all_pass;
+fn asks(profile: &SandboxProfile, lets_all_pass: bool) -> io::Result<bool> {
+    let asks = profile.ask && !lets_all_pass;
     if asks {
         OwnFolder::open(&own_folder())?;
     }
@@ -153,7 +154,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let profile = profile(args)?;
     let list = read_lists(&profile)?;
     let lets_all_pass = args.learn.is_some() || profile.dry_run;
-    let asks = asks(args, lets_all_pass)?;
+    let asks = asks(&profile, lets_all_pass)?;
     if list.is_empty() && !lets_all_pass && !asks {
         screen.say("the list is empty: everything is refused");
     }

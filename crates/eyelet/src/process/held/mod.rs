@@ -1,4 +1,5 @@
-//! Verdicts on held connections: what waits, for people and as JSON, and how a verdict is given.
+//! Verdicts on held connections and requests: what waits, for people and as JSON, and how a verdict
+//! is given.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -57,9 +58,12 @@ pub fn decide(
             .try_for_each(|written| written)
             .map_err(|why| format!("{verdict} for those who waited, but not always: {why}"))?;
     }
-    let names: Vec<String> = decided.questions.iter().map(|question| target(question)).collect();
+    let questions = &decided.questions;
+    let names: Vec<String> = questions.iter().map(|question| question.key.to_string()).collect();
+    let of_requests = questions.iter().all(|question| question.key.request.is_some());
+    let what = if of_requests { "request" } else { "connection" };
     let (names, done) = (names.join(", "), if decided.connections == 1 { "" } else { "s" });
-    let line = format!("{verdict} {names}: {} connection{done} waited", decided.connections);
+    let line = format!("{verdict} {names}: {} {what}{done} waited", decided.connections);
     tracing::info!("held: {line}; decided by {by}");
     Ok(line)
 }
@@ -69,24 +73,18 @@ fn milliseconds(time: Duration) -> u64 {
 }
 
 /// Milliseconds since 1970, by the clock of the machine.
-fn now_unix_ms() -> u64 {
+pub fn now_unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
-}
-
-/// `name:port`, as a command takes it.
-fn target(question: &HoldQuestion) -> String {
-    let key = &question.key;
-    match key.name.parse::<IpAddr>() {
-        Ok(IpAddr::V6(ip)) => format!("[{ip}]:{}", key.port),
-        _ => format!("{}:{}", key.name, key.port),
-    }
 }
 
 /// The list of a question's rule, if it may have the name.
 fn list_of(question: &HoldQuestion) -> Result<&Path, String> {
     let key = &question.key;
     let no_list = || format!("the rule \"{}\" has no `hold_file` to write names to", key.rule);
+    if key.request.is_some() {
+        return Err(format!("a list has names, and {key} is a request: allow it for a time"));
+    }
     let file = question.who.file.as_deref().ok_or_else(no_list)?;
     if key.name.is_empty() || key.name.parse::<IpAddr>().is_ok() {
         return Err(format!("\"{}\" is no name, and a list has names", key.name));
@@ -150,7 +148,7 @@ pub fn listed(holds: &Holds) -> String {
         let _ = writeln!(
             text,
             "{}  {waiting} waiting for {seconds} s, first {}{}, rule \"{}\"",
-            target(question),
+            question.key,
             question.who.client,
             program.unwrap_or_default(),
             question.key.rule,
@@ -171,7 +169,8 @@ pub fn document(holds: &Holds) -> Value {
         .map(|(question, waiting)| {
             let mut value = asked(question);
             value["waiting"] = json!(waiting);
-            value["list"] = json!(question.who.file.is_some());
+            let is_request = question.key.request.is_some();
+            value["list"] = json!(question.who.file.is_some() && !is_request);
             value
         })
         .collect();
@@ -181,27 +180,31 @@ pub fn document(holds: &Holds) -> Value {
 /// Writes the metrics of what is held, and was.
 pub fn write(metrics: &mut Metrics, holds: &Holds) {
     let (connections, bytes) = holds.held();
-    metrics.gauge("held_connections", "Connections that wait for a verdict.", connections);
+    let help = "Connections and requests that wait for a verdict.";
+    metrics.gauge("held_connections", help, connections);
     metrics.gauge("held_bytes", "Bytes that they have sent, which are kept.", bytes);
-    let help = "Questions that connections wait on.";
+    let help = "Questions that they wait on.";
     metrics.gauge("held_questions", help, holds.open().len());
-    let help = "Held connections that are decided, by verdict and by who gave it.";
+    let help = "Held connections and requests that are decided, by verdict and by who gave it.";
     let mut decided = metrics.family(MetricKind::Counter, "held_decided", help);
     for (verdict, by, count) in holds.counted() {
         decided.sample(&[("verdict", verdict.name()), ("by", by.name())], count);
     }
-    let help = "Connections that were refused because too many were held.";
+    let help = "Connections and requests that were refused because too many were held.";
     let mut full = metrics.family(MetricKind::Counter, "held_refused", help);
     full.sample(&[], holds.refused_full());
 }
 
 /// A question, as a webhook and the page get it.
 fn asked(question: &Arc<HoldQuestion>) -> Value {
+    let request = question.key.request.as_deref();
     json!({
         "id": question.id,
         "rule": question.key.rule,
         "name": question.key.name,
         "port": question.key.port,
+        "method": request.map(|request| &request.method),
+        "path": request.map(|request| &request.path),
         "client": question.who.client,
         "program": question.who.program,
         "since_unix_ms": question.since_unix_ms,
@@ -211,7 +214,7 @@ fn asked(question: &Arc<HoldQuestion>) -> Value {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use eyelet_hold::{HoldKey, HoldPlace, Who};
+    use eyelet_hold::{HoldKey, HoldPlace, QuestionFilter, Who};
     use eyelet_telemetry::held::HeldVerdict;
 
     use super::*;
@@ -219,8 +222,12 @@ mod tests {
     const ALWAYS: VerdictAsked =
         VerdictAsked { verdict: HeldVerdict::Allow, keep: KeepAsked::Always };
 
+    fn named(name: &str) -> Which<'_> {
+        Which::Like(QuestionFilter::named(name, None))
+    }
+
     fn ask(holds: &Arc<Holds>, name: &str, file: Option<&Path>) -> HoldPlace {
-        let key = HoldKey { rule: "ask".into(), name: name.into(), port: 443 };
+        let key = HoldKey { rule: "ask".into(), name: name.into(), port: 443, request: None };
         let (client, file) = ([127, 0, 0, 1].into(), file.map(Arc::from));
         holds.ask(key, Who { client, program: None, file }, 0, 0).unwrap()
     }
@@ -234,7 +241,7 @@ mod tests {
         for name in ["b.example", "A.example", "b.example"] {
             let waiting = ask(&holds, name, Some(&file));
             if waiting.decision().is_none() {
-                decide(&holds, Which::Name(name, None), ALWAYS, HeldBy::Terminal).unwrap();
+                decide(&holds, named(name), ALWAYS, HeldBy::Terminal).unwrap();
             }
         }
         assert_eq!(fs::read_to_string(&file).unwrap(), "# names\na.example\nb.example\n");
@@ -246,7 +253,7 @@ mod tests {
         let holds = Arc::new(Holds::default());
         let (nameless, listless) = (ask(&holds, "192.0.2.1", Some(Path::new("/"))), "a.example");
         let waiting = ask(&holds, listless, None);
-        let no = |name| decide(&holds, Which::Name(name, None), ALWAYS, HeldBy::Page).unwrap_err();
+        let no = |name| decide(&holds, named(name), ALWAYS, HeldBy::Page).unwrap_err();
         assert!(no(listless).contains("has no `hold_file`"));
         assert!(no("192.0.2.1").contains("is no name"));
         assert!(no("gone.example").contains("nobody waits"));

@@ -29,6 +29,7 @@ fn hanging(folder: &Path) -> (Plan, MutexGuard<'static, ()>) {
         first_id: 1,
         tickets: Zeroizing::default(),
         predecessors: Arc::default(),
+        holds: Arc::default(),
         is_off: Arc::default(),
     };
     (plan, alone)

@@ -268,6 +268,7 @@ fn measured() -> impl Strategy<Value = Measured> {
             client,
             bytes_to_upstream,
             bytes_to_client,
+            datagrams: None,
         },
     )
 }
@@ -298,6 +299,7 @@ fn requests() -> impl Strategy<Value = (Texts, RequestInfo<'static>)> {
                 upstream_tls: None,
                 coded,
                 trace,
+                held: None,
             };
             (texts, rest)
         },

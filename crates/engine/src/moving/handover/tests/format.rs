@@ -16,14 +16,15 @@ use eyelet_wire::ja4::Ja4;
 use super::super::detached::{Clock, IMPORT_UNIX_MS};
 use super::*;
 use crate::ready::{CLIENT, UPSTREAM};
-use eyelet_hold::HoldKey;
+use eyelet_hold::{HoldKey, RequestKey};
 use eyelet_relay::WebSocketFrames;
 use eyelet_relay::export::{FlowFault, HELD_BYTES_MAX};
 use eyelet_relay::held::{HeldConnection, HeldState};
 
 /// What each file has, and its version. An upgrade from any release that wrote the version needs
 /// them to be read.
-const STORED: [(&str, &str); 12] = [
+const STORED: [(&str, &str); 13] = [
+    ("held_request", include_str!("../v10/held_request.hex")),
     ("held", include_str!("../v9/held.hex")),
     ("resting", include_str!("../v6/resting.hex")),
     ("agreed", include_str!("../v5/agreed.hex")),
@@ -65,6 +66,8 @@ fn info(decided: Decided) -> ConnectionInfo {
         decided,
         bytes_to_upstream: 1_000,
         bytes_to_client: 5_000_000_000,
+        is_quic: false,
+        datagrams: [0; 2],
     }
 }
 
@@ -204,11 +207,27 @@ fn tls12(mut flow: Flow) -> (Decided, Relay) {
 }
 
 fn held() -> (Decided, Relay) {
-    let key = HoldKey { rule: "ask".into(), name: "www.a.example".into(), port: 443 };
+    let key =
+        HoldKey { rule: "ask".into(), name: "www.a.example".into(), port: 443, request: None };
     let question = HeldState::Moved(Box::new(key));
     let (bytes, wait) = ([22, 3, 1, 0, 2, 1, 0].into(), Duration::from_secs(60));
     let held = HeldConnection::new(bytes, Some(AskedBy::Socks), wait, question);
     (decided(), Relay::Held(held))
+}
+
+fn held_request() -> (Decided, Relay) {
+    let (key, iv) = ([0xc3; 16], [0xd4; 12]);
+    let suite = Suite::Aes128Gcm;
+    let session = Session::tls12(Role::Server, suite, &key, &iv, &key, &iv, 1, 1).unwrap();
+    let mut flow = Flow::default();
+    flow.hold_partial(&[23, 3, 3, 1, 0, 9, 9]);
+    let request = RequestKey::new("POST", "/a").map(Box::new);
+    let (rule, name) = ("ask".into(), "www.a.example".into());
+    let question = HeldState::Moved(Box::new(HoldKey { rule, name, port: 443, request }));
+    let (bytes, wait) = (b"POST /a HTTP/1.1\r\n".as_slice().into(), Duration::from_secs(60));
+    let held = HeldConnection::new(bytes, None, wait, question);
+    let relay = Relay::Held(held.of_request(Terminated { session, flow }));
+    (Decided { tls_version: Some(0x0303), ..decided() }, relay)
 }
 
 /// The values that the files have.
@@ -251,9 +270,9 @@ pub(super) fn stored(name: &str) -> Detached {
         }
         "websocket" => websocket(flow),
         "resting" => resting(flow),
-        "held" => {
+        "held" | "held_request" => {
             upstream = None;
-            held()
+            if name == "held" { held() } else { held_request() }
         }
         "originated" => originated(flow),
         "agreed" => agreed(flow),
@@ -287,7 +306,10 @@ fn shown(detached: &Detached) -> String {
         Relay::Cleartext(flow) => (String::new(), flow),
         Relay::Held(held) => {
             let (key, wait, owes) = (held.key(), held.wait(), held.owes_answer);
-            (format!("{:?} {key:?} {wait:?} {owes:?}", held.bytes()), &held.flow)
+            let mut session = [0; EXPORT_BYTES];
+            held.session().into_iter().for_each(|own| own.export(&mut session));
+            let (bytes, session) = (held.bytes(), to_hex(&session));
+            (format!("{bytes:?} {key:?} {wait:?} {owes:?} {session}"), &held.flow)
         }
         Relay::Splice(spliced) => {
             let mut decided = Decided::default();

@@ -1,4 +1,4 @@
-//! A connection id as a value.
+//! The id of a connection of QUIC, as a value of its own.
 
 use core::fmt;
 
@@ -7,13 +7,13 @@ pub const CONNECTION_ID_BYTES_MAX: usize = 20;
 
 /// A connection id of at most [`CONNECTION_ID_BYTES_MAX`] bytes. It may be empty.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId {
+pub struct QuicId {
     len: u8,
     /// Zero behind `len`, so that equal ids are equal values.
     bytes: [u8; CONNECTION_ID_BYTES_MAX],
 }
 
-impl ConnectionId {
+impl QuicId {
     /// The id with these bytes. `None`: it is too long.
     pub fn new(id: &[u8]) -> Option<Self> {
         let mut bytes = [0; CONNECTION_ID_BYTES_MAX];
@@ -32,14 +32,14 @@ impl ConnectionId {
     }
 }
 
-impl fmt::Debug for ConnectionId {
+impl fmt::Debug for QuicId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
 /// Hex digits.
-impl fmt::Display for ConnectionId {
+impl fmt::Display for QuicId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }

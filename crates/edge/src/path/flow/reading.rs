@@ -1,0 +1,137 @@
+//! Reads the hello of a flow from its datagrams, and says what its client is told.
+
+use std::sync::Arc;
+
+use eyelet_engine::worker::Handle;
+use eyelet_engine::worker::flow_state::DatagramGuard;
+use eyelet_memory::budget::{Account, Budget, Counted};
+use eyelet_memory::slab::Key;
+use eyelet_quic::{InitialRead, InitialReader, crypto_error, refusal};
+use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
+use eyelet_wire::hello::Hello;
+use eyelet_wire::quic::{QuicAnswer, QuicFault, QuicHeader, QuicId, packets};
+
+use crate::path::refuse::RefusalMessage;
+
+/// Bytes of the keys that a reader has, beside what it says (rustls' are boxed).
+const KEYS_BYTES: usize = 2 << 10;
+
+/// The end of a flow that does not pass, and what its client is told.
+pub struct RefusedFlow {
+    pub message: RefusalMessage,
+    pub end: End,
+}
+
+impl From<End> for RefusedFlow {
+    fn from(end: End) -> Self {
+        Self { message: RefusalMessage::of(&end.reason), end }
+    }
+}
+
+/// A flow whose hello is read.
+pub struct FlowReading {
+    pub flow: Key,
+    reader: Option<InitialReader>,
+    /// The client's own id in its first packet.
+    client_id: Option<QuicId>,
+    /// Datagrams that the reader has seen, of those that wait.
+    seen: usize,
+}
+
+/// What was read.
+// It lives on the heap, in the future of a decision.
+#[allow(clippy::large_enum_variant)]
+pub enum FlowHello {
+    Hello(Hello<'static>),
+    /// Nothing: the version is unknown, and so is what its packets say.
+    OtherVersion,
+}
+
+impl FlowReading {
+    /// Nothing is read.
+    pub fn new(flow: Key) -> Self {
+        Self { flow, reader: None, client_id: None, seen: 0 }
+    }
+
+    /// Reads the hello as its datagrams come.
+    pub async fn hello(
+        &mut self,
+        handle: &Handle,
+        hello_bytes_max: usize,
+    ) -> Result<FlowHello, RefusedFlow> {
+        loop {
+            let Some(datagram) = handle.waiting_datagram(self.flow, self.seen) else {
+                handle.next_datagram(self.flow).await.map_err(|wait_error| {
+                    let when = When::During(Stage::Hello);
+                    RefusedFlow::from(End::failed(wait_error.reason(Limit::Hello, when)))
+                })?;
+                continue;
+            };
+            let reader = match &mut self.reader {
+                Some(reader) => reader,
+                None => match InitialReader::new(&datagram.bytes, hello_bytes_max) {
+                    Ok(reader) => {
+                        self.client_id = source_id(&datagram.bytes);
+                        self.reader.insert(reader)
+                    }
+                    Err(QuicFault::OtherVersion(_)) => return Ok(FlowHello::OtherVersion),
+                    Err(fault) => return Err(faulty(fault)),
+                },
+            };
+            match reader.feed(&datagram.bytes) {
+                InitialRead::NeedMore | InitialRead::Known => self.seen += 1,
+                InitialRead::Hello(hello) => {
+                    self.seen += 1;
+                    return Ok(FlowHello::Hello(hello));
+                }
+                InitialRead::Fault(fault) if fault.answer() == QuicAnswer::Drop => {
+                    handle.drop_datagram(self.flow, self.seen);
+                }
+                InitialRead::Fault(fault) => return Err(faulty(fault)),
+            }
+        }
+    }
+
+    /// The guard of the flow's datagrams, and how many of those that wait it has seen.
+    pub fn guard(&mut self, budget: &Arc<Budget>) -> (DatagramGuard, usize) {
+        let Some(mut reader) = self.reader.take() else { return (Box::new(|_| true), self.seen) };
+        let bytes = size_of::<InitialReader>() + reader.held_bytes() + KEYS_BYTES;
+        let counted = Counted::of(budget, Account::Received, bytes);
+        let guard = move |datagram: &[u8]| {
+            // As long as the guard lives.
+            let _ = &counted;
+            !matches!(reader.feed(datagram), InitialRead::Fault(_))
+        };
+        (Box::new(guard), self.seen)
+    }
+
+    /// The datagram that ends the client's connection. Empty: it gets none.
+    pub fn refusal(&self, message: &RefusalMessage, end: &End) -> Vec<u8> {
+        let code = match (&end.reason, message) {
+            (Reason::MalformedQuic(fault), _) => match fault.answer() {
+                QuicAnswer::Close(code) => code,
+                QuicAnswer::Drop => return Vec::new(),
+            },
+            (_, RefusalMessage::Alert(alert)) => crypto_error(*alert),
+            (_, RefusalMessage::BadRequest | RefusalMessage::Nothing) => return Vec::new(),
+        };
+        let (Some(reader), Some(client_id)) = (&self.reader, &self.client_id) else {
+            return Vec::new();
+        };
+        refusal(reader.version(), reader.client_dcid(), client_id, code).unwrap_or_default()
+    }
+}
+
+fn faulty(fault: QuicFault) -> RefusedFlow {
+    let end = End { outcome: Outcome::Refused, reason: Reason::MalformedQuic(fault) };
+    RefusedFlow { message: RefusalMessage::Nothing, end }
+}
+
+/// The source id of a datagram's first packet.
+fn source_id(datagram: &[u8]) -> Option<QuicId> {
+    match packets(datagram).next()?.ok()?.header {
+        QuicHeader::Long(long) => QuicId::new(long.scid),
+        QuicHeader::Short { .. } => None,
+    }
+}

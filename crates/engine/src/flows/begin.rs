@@ -1,0 +1,139 @@
+//! A flow begins: it gets a slot and a future that reads its hello and decides, as a connection
+//! does.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use eyelet_flows::peer::Peer;
+use eyelet_flows::table::Full;
+use eyelet_memory::slab::Key;
+use eyelet_sys::socket::datagram;
+use eyelet_telemetry::reason::{Limit, Reason, Shed};
+
+use crate::iteration::accept::Accepted;
+use crate::worker::flow_state::{DatagramSocket, Passage};
+use crate::worker::{Settings, Worker};
+
+/// Flows that end for one new one, at most.
+const SHED_A_NEW_ONE: usize = 4;
+
+impl Worker {
+    /// Begins a flow with its first datagram, unless there is no room.
+    pub(super) fn begin_flow(
+        self: &Rc<Self>,
+        via: &Rc<DatagramSocket>,
+        peer: Peer,
+        dcid: &[u8],
+        (first, ecn): (&[u8], u8),
+    ) {
+        let has_room = || self.make_flow_room() && self.make_room(peer.client().ip());
+        if self.is_ending() || self.is_retired() || !has_room() {
+            return self.counters.flows_not_begun.up();
+        }
+        let now_ms = self.now_unix_ms();
+        let mut begun = self.flows.table.borrow_mut().begin(peer, dcid, now_ms, Passage::new(via));
+        if let Err(Full::Unanswered(oldest)) = begun {
+            self.end_flow(oldest, Reason::Shed(Shed::New));
+            begun = self.flows.table.borrow_mut().begin(peer, dcid, now_ms, Passage::new(via));
+        }
+        let Ok(flow) = begun else { return self.counters.flows_not_begun.up() };
+        self.flows.table.borrow_mut().hold(flow, first, ecn);
+        self.counters.flows_begun.up();
+        self.counters.flows.up();
+        self.start_deciding(flow);
+    }
+
+    /// Has the program decide a flow anew, because its server has asked its client to begin anew.
+    pub(super) fn decide_anew(self: &Rc<Self>, flow: Key, (first, ecn): (&[u8], u8)) {
+        let now_ms = self.now_unix_ms();
+        {
+            let mut table = self.flows.table.borrow_mut();
+            if !table.reopen(flow, now_ms) {
+                return;
+            }
+            table.hold(flow, first, ecn);
+            let Some(flow) = table.flow(flow) else { return };
+            flow.payload.begins_anew = false;
+            flow.payload.guard = None;
+            if let Some(info) = flow.payload.info.take() {
+                self.shared.borrow_mut().forget(&info);
+                // It counts as a connection by the slot of its task now.
+                self.process.open.fetch_sub(1, Relaxed);
+            }
+        }
+        self.start_deciding(flow);
+    }
+
+    fn start_deciding(self: &Rc<Self>, flow: Key) {
+        let Some((peer, listener)) = self
+            .flows
+            .table
+            .borrow_mut()
+            .flow(flow)
+            .map(|flow| (flow.peer, flow.payload.via.listener.get()))
+        else {
+            return;
+        };
+        let client = match datagram::never_ready() {
+            Ok(client) => client,
+            Err(error) => return self.end_flow(flow, Reason::Unregistered((&error).into())),
+        };
+        self.process.open.fetch_add(1, Relaxed);
+        self.uses_descriptors(2);
+        self.begin_deciding(Accepted { listener, client, peer: peer.client() }, (flow, peer));
+    }
+
+    /// Makes room for one more flow, where connections or descriptors are at their limit: flows end
+    /// that no server has answered, then the longest idle.
+    fn make_flow_room(self: &Rc<Self>) -> bool {
+        let Settings { connections_max, descriptors_max, .. } = self.settings.get();
+        let is_full = || {
+            self.process.open.load(Relaxed) >= connections_max
+                || self.process.descriptors.load(Relaxed) + 2 > descriptors_max
+        };
+        for _ in 0..SHED_A_NEW_ONE {
+            if !is_full() {
+                break;
+            }
+            let next = self.flows.table.borrow().next_to_shed();
+            let Some(next) = next else { break };
+            self.end_flow(next, Reason::Shed(Shed::New));
+        }
+        !is_full()
+    }
+
+    /// Notes the slot of the task that decides a flow.
+    pub(crate) fn note_deciding(&self, flow: Key, slot: Key) {
+        if let Some(flow) = self.flows.table.borrow_mut().flow(flow) {
+            flow.payload.task = Some(slot);
+        }
+    }
+
+    /// Adds a client's new address to a flow that its server has answered.
+    pub(super) fn add_address(self: &Rc<Self>, of: Key, peer: &Peer) -> Option<Key> {
+        let (passage, to) = {
+            let mut table = self.flows.table.borrow_mut();
+            let flow = table.flow(of).filter(|flow| flow.is_answered())?;
+            let mut passage = Passage::new(&flow.payload.via);
+            passage.is_from_client = flow.payload.is_from_client;
+            (passage, flow.payload.upstream.as_ref()?.1)
+        };
+        // It is no connection more, but a descriptor.
+        let has_room = self.process.descriptors.load(Relaxed) < self.settings.get().descriptors_max;
+        let source = passage.is_from_client.then(|| peer.client().ip());
+        let upstream = has_room.then(|| datagram::connect(to, source))?.ok()?;
+        let now_ms = self.now_unix_ms();
+        let added = self.flows.table.borrow_mut().add_address(of, *peer, now_ms, passage);
+        let (key, least) = added.ok()?;
+        self.counters.flow_moves.up();
+        self.counters.flows.up();
+        if let Err(error) = self.give_upstream(key, upstream, to) {
+            self.end_flow(key, Reason::Unregistered((&error).into()));
+            return None;
+        }
+        if let Some(least) = least {
+            self.end_flow(least, Reason::Timeout(Limit::Idle, None));
+        }
+        Some(key)
+    }
+}

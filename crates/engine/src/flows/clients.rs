@@ -1,0 +1,231 @@
+//! Datagrams of clients: read, sorted by flow, and passed on.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use eyelet_flows::id::Header;
+use eyelet_flows::peer::Peer;
+use eyelet_flows::table::{FoundFlow, State};
+use eyelet_memory::slab::Key;
+use eyelet_wire::quic::{LongKind, QuicHeader, packets};
+use quinn_udp::{EcnCodepoint, RecvMeta, Transmit};
+
+use crate::flows::{BATCHES, datagrams, receive_batch};
+use crate::ready::{CLIENT, READ};
+use crate::worker::Worker;
+use crate::worker::flow_state::inbox::HandedDatagram;
+use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket};
+
+/// What becomes of a client's datagram.
+enum Turn {
+    /// It passes now.
+    Passes(Key),
+    /// It waits, or is dropped.
+    Done,
+}
+
+impl Worker {
+    /// Reads what has come to a listening socket. Returns whether more may be there.
+    pub(crate) fn read_clients(self: &Rc<Self>, index: u16) -> bool {
+        let socket = self.flows.sockets.borrow().get(usize::from(index)).cloned().flatten();
+        let Some(socket) = socket else { return false };
+        let mut buffer = self.flows.take_buffer();
+        let mut has_more = true;
+        for _ in 0..BATCHES {
+            match receive_batch(&socket.state, &socket.socket, &mut buffer) {
+                Ok((metas, count)) => {
+                    for (meta, part) in metas.iter().take(count).zip(buffer.chunks(BUFFER_BYTES)) {
+                        self.take_clients(&socket, meta, part);
+                    }
+                    has_more = count == BATCH;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // It is empty; or an ICMP error about a client, which concerns no flow for sure.
+                Err(_) => has_more = false,
+            }
+            if !has_more {
+                break;
+            }
+        }
+        *self.flows.buffer.borrow_mut() = buffer;
+        has_more
+    }
+
+    /// Takes datagrams of one client that came together.
+    fn take_clients(self: &Rc<Self>, socket: &Rc<DatagramSocket>, meta: &RecvMeta, part: &[u8]) {
+        let local = meta.dst_ip.unwrap_or(socket.address.ip());
+        let peer = Peer::new(meta.addr, SocketAddr::new(local, socket.address.port()));
+        let mut run: Option<(Key, usize, usize)> = None;
+        let mut at = 0;
+        for datagram in datagrams(meta, part) {
+            let end = at + datagram.len();
+            let passes = match self.take_client(socket, &peer, datagram, meta.ecn) {
+                Turn::Passes(key) => Some(key),
+                Turn::Done => None,
+            };
+            match (&mut run, passes) {
+                (Some((key, _, to)), Some(other)) if *key == other => *to = end,
+                _ => {
+                    if let Some((key, from, to)) = run {
+                        self.send_upstream(key, &part[from..to], meta.stride, meta.ecn);
+                    }
+                    run = passes.map(|key| (key, at, end));
+                }
+            }
+            at = end;
+        }
+        if let Some((key, from, to)) = run {
+            self.send_upstream(key, &part[from..to], meta.stride, meta.ecn);
+        }
+    }
+
+    fn take_client(
+        self: &Rc<Self>,
+        socket: &Rc<DatagramSocket>,
+        peer: &Peer,
+        datagram: &[u8],
+        ecn: Option<EcnCodepoint>,
+    ) -> Turn {
+        let Some(header) = header(datagram) else { return self.drop_unknown() };
+        let found = self.flows.table.borrow().find(peer, &header);
+        match found {
+            FoundFlow::Flow(key) => self.take_of_flow(key, datagram, &header, ecn),
+            FoundFlow::Moved(key) => self.move_flow(key, peer),
+            FoundFlow::New if socket.is_listening.get() => {
+                let Header::Long { dcid, .. } = header else { return Turn::Done };
+                self.begin_flow(socket, *peer, dcid, (datagram, bits(ecn)));
+                Turn::Done
+            }
+            FoundFlow::Unknown if matches!(header, Header::Short(_)) => {
+                // Its client may have moved, and its flow is another worker's.
+                let handed = HandedDatagram { peer: *peer, bytes: datagram.into(), ecn: bits(ecn) };
+                if !self.process.inboxes.hand_on(self.index, handed) {
+                    self.counters.flow_datagrams_dropped.up();
+                }
+                Turn::Done
+            }
+            FoundFlow::New | FoundFlow::Unknown => self.drop_unknown(),
+        }
+    }
+
+    /// Takes a datagram that another worker has received, if it is of a flow here.
+    pub(crate) fn take_handed(self: &Rc<Self>, handed: &HandedDatagram) -> bool {
+        let HandedDatagram { peer, bytes, ecn } = handed;
+        let Some(header) = header(bytes) else { return false };
+        let ecn = EcnCodepoint::from_bits(*ecn);
+        let found = self.flows.table.borrow().find(peer, &header);
+        let turn = match found {
+            FoundFlow::Flow(key) => self.take_of_flow(key, bytes, &header, ecn),
+            FoundFlow::Moved(key) => self.move_flow(key, peer),
+            FoundFlow::New | FoundFlow::Unknown => return false,
+        };
+        if let Turn::Passes(key) = turn {
+            self.send_upstream(key, bytes, bytes.len(), ecn);
+        }
+        true
+    }
+
+    fn drop_unknown(&self) -> Turn {
+        self.counters.flow_datagrams_dropped.up();
+        Turn::Done
+    }
+
+    fn take_of_flow(
+        self: &Rc<Self>,
+        key: Key,
+        datagram: &[u8],
+        header: &Header<'_>,
+        ecn: Option<EcnCodepoint>,
+    ) -> Turn {
+        let mut table = self.flows.table.borrow_mut();
+        let Some(flow) = table.flow(key) else { return Turn::Done };
+        match &flow.state {
+            State::Refused { .. } => {
+                if flow.take_answer(datagram.len()) {
+                    drop(table);
+                    self.send_answer(key);
+                }
+                Turn::Done
+            }
+            State::Undecided(_) => {
+                let task = flow.payload.task;
+                if !table.hold(key, datagram, bits(ecn)) {
+                    self.counters.flow_datagrams_dropped.up();
+                }
+                drop(table);
+                if let Some(task) = task {
+                    self.table.borrow_mut().note(task, CLIENT, READ);
+                    self.dispatch(task);
+                }
+                Turn::Done
+            }
+            State::Passing { .. } => {
+                let Header::Long { begins, .. } = header else { return Turn::Passes(key) };
+                if flow.payload.begins_anew && *begins {
+                    drop(table);
+                    self.decide_anew(key, (datagram, bits(ecn)));
+                    return Turn::Done;
+                }
+                // The guard is the program's code, so nothing is borrowed meanwhile.
+                let guard = flow.payload.guard.take();
+                drop(table);
+                let Some(mut guard) = guard else { return Turn::Passes(key) };
+                let may_pass = guard(datagram);
+                if let Some(flow) = self.flows.table.borrow_mut().flow(key) {
+                    flow.payload.guard = Some(guard);
+                }
+                if may_pass { Turn::Passes(key) } else { self.drop_unknown() }
+            }
+        }
+    }
+
+    /// Passes a flow at a client's new address: by a new socket, so that the server sees the move
+    /// and validates the address (RFC 9000 section 9.3). By the old one it would not, and the
+    /// client could have it send to somebody else.
+    fn move_flow(self: &Rc<Self>, key: Key, peer: &Peer) -> Turn {
+        match self.add_address(key, peer) {
+            Some(moved) => Turn::Passes(moved),
+            None => self.drop_unknown(),
+        }
+    }
+
+    /// Sends the answer of a refused flow.
+    pub(crate) fn send_answer(&self, key: Key) {
+        let mut table = self.flows.table.borrow_mut();
+        let Some(flow) = table.flow(key) else { return };
+        let State::Refused { answer, .. } = &flow.state else { return };
+        let via = &flow.payload.via;
+        let transmit = Transmit {
+            destination: flow.peer.client(),
+            ecn: None,
+            contents: answer,
+            segment_size: None,
+            src_ip: Some(flow.peer.local().ip()),
+        };
+        // Lost, it is sent again when the client does so.
+        let _ = via.state.try_send((&*via.socket).into(), &transmit);
+    }
+}
+
+pub(super) fn bits(ecn: Option<EcnCodepoint>) -> u8 {
+    ecn.map_or(0, |ecn| ecn as u8)
+}
+
+/// The header of a datagram's first packet. `None`: no server should take the datagram.
+fn header(datagram: &[u8]) -> Option<Header<'_>> {
+    Some(match packets(datagram).next()?.ok()?.header {
+        QuicHeader::Short { id_and_rest } => Header::Short(id_and_rest),
+        QuicHeader::Long(long) => {
+            let begins = matches!(
+                long.kind,
+                LongKind::Initial { .. } | LongKind::ZeroRtt | LongKind::OtherVersion
+            );
+            // Also one with a packet for another connection, whose hello nobody has read.
+            if packets(datagram).any(|packet| packet.is_err()) {
+                return None;
+            }
+            Header::Long { dcid: long.dcid, begins, datagram_bytes: datagram.len() }
+        }
+    })
+}

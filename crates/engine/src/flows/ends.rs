@@ -1,0 +1,98 @@
+//! Flows end: by time, by their upstream, for lack of room, or with the process.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use eyelet_flows::table::{Due, QuicFlow, State};
+use eyelet_memory::slab::Key;
+use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::reason::{Limit, Reason};
+
+use crate::worker::Worker;
+use crate::worker::flow_state::Passage;
+
+/// A draining worker ends flows that were not used for so long.
+const DRAINED_IDLE_MS: u64 = 500;
+
+impl Worker {
+    /// Ends the flows whose time is over.
+    pub(crate) fn end_due_flows(self: &Rc<Self>) {
+        let (now_ms, idle) = (self.now_unix_ms(), self.settings.get().quic_idle_timeout);
+        let idle_ms = match self.is_draining() {
+            true => DRAINED_IDLE_MS,
+            false => u64::try_from(idle.as_millis()).unwrap_or(u64::MAX),
+        };
+        loop {
+            let due = self.flows.table.borrow_mut().next_due(now_ms, idle_ms);
+            let Some((key, due)) = due else { break };
+            self.end_flow(
+                key,
+                match due {
+                    Due::Idle if self.is_draining() => Reason::Drained(None),
+                    Due::Idle | Due::Forgotten => Reason::Timeout(Limit::Idle, None),
+                    Due::Unanswered => Reason::Timeout(Limit::Connect, None),
+                },
+            );
+        }
+        self.tidy_datagram_sockets();
+    }
+
+    /// Ends all flows: the process ends, or another one reads their datagrams.
+    pub(crate) fn end_all_flows(self: &Rc<Self>) {
+        let keys = self.flows.table.borrow().keys();
+        for key in keys {
+            self.end_flow(key, Reason::Drained(None));
+        }
+    }
+
+    /// Ends a flow. One that is being decided has its task end, which writes its access line.
+    pub(crate) fn end_flow(self: &Rc<Self>, key: Key, reason: Reason) {
+        let removed = self.flows.table.borrow_mut().remove(key);
+        let Some((mut flow, goes_on)) = removed else { return };
+        if !matches!(flow.state, State::Refused { .. }) {
+            self.counters.flows.down();
+        }
+        if flow.payload.upstream.is_some() {
+            self.process.descriptors.fetch_sub(1, Relaxed);
+        }
+        if let Some(task) = flow.payload.task {
+            self.shed_deciding(task);
+        }
+        if let Some(other) = goes_on {
+            let info = flow.payload.info.take();
+            if let Some(other) = self.flows.table.borrow_mut().flow(other) {
+                other.payload.info = other.payload.info.take().or(info);
+            }
+            return;
+        }
+        self.log_flow(flow, reason);
+    }
+
+    fn log_flow(self: &Rc<Self>, flow: QuicFlow<Passage>, reason: Reason) {
+        let is_answered = flow.is_answered();
+        let (moved, passage) = (flow.moved, flow.payload);
+        let Some(mut parked) = passage.info else { return };
+        self.process.open.fetch_sub(1, Relaxed);
+        parked.bytes_to_upstream = moved.bytes_to_upstream;
+        parked.bytes_to_client = moved.bytes_to_client;
+        let mut info = parked.info(&self.shared.borrow());
+        info.is_quic = true;
+        info.datagrams = [moved.datagrams_to_upstream, moved.datagrams_to_client];
+        let end = match is_answered {
+            true => End { outcome: Outcome::Spliced, reason },
+            false => End::failed(reason),
+        };
+        self.emit(&info, &end);
+        self.shared.borrow_mut().forget(&parked);
+    }
+
+    /// Closes the upstream of a flow that is refused, and forgets its task.
+    pub(super) fn close_passage(&self, key: Key) {
+        let mut table = self.flows.table.borrow_mut();
+        let Some(flow) = table.flow(key) else { return };
+        (flow.payload.task, flow.payload.guard) = (None, None);
+        if flow.payload.upstream.take().is_some() {
+            self.process.descriptors.fetch_sub(1, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The state of a worker's flows of QUIC: their table, listening sockets and buffer. `flows/` has
+//! what becomes of their datagrams.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use eyelet_flows::table::{Flows, QuicFlow};
+use eyelet_memory::budget::Budget;
+use eyelet_memory::slab::Key;
+use eyelet_sys::socket;
+use eyelet_telemetry::info::Parked;
+use quinn_udp::UdpSocketState;
+
+pub mod inbox;
+
+/// Datagrams that one system call reads: each may be up to 64 that the kernel has put together.
+pub(crate) const BATCH: usize = 4;
+/// Bytes of one of them: an IP packet has no more, nor have 64 datagrams in one (UDP_GRO).
+pub(crate) const BUFFER_BYTES: usize = 1 << 16;
+
+/// Says if a datagram of a client may pass, until its server has answered. A client could change
+/// its hello after the decision.
+pub type DatagramGuard = Box<dyn FnMut(&[u8]) -> bool>;
+
+/// The way of a flow that passes.
+pub struct FlowPass {
+    /// The upstream's address.
+    pub to: SocketAddr,
+    /// True if the upstream sees the client's address.
+    pub is_from_client: bool,
+    pub guard: DatagramGuard,
+    /// The number of waiting datagrams that the guard has seen.
+    pub seen: usize,
+}
+
+/// A listening UDP socket of a worker. It stays open as long as a flow answers by it.
+pub(crate) struct DatagramSocket {
+    /// Index of its listener in the configuration.
+    pub listener: Cell<u16>,
+    pub socket: Arc<OwnedFd>,
+    pub state: UdpSocketState,
+    pub address: SocketAddr,
+    /// False once its listener is gone: it begins nothing new.
+    pub is_listening: Cell<bool>,
+}
+
+/// What is kept of a flow beside the table.
+pub(crate) struct Passage {
+    /// The socket that its client has asked.
+    pub via: Rc<DatagramSocket>,
+    /// The slot of the task that decides it.
+    pub task: Option<Key>,
+    /// Its upstream.
+    pub upstream: Option<(OwnedFd, SocketAddr)>,
+    /// Its access line. Of several addresses of a flow one has it.
+    pub info: Option<Parked>,
+    pub guard: Option<DatagramGuard>,
+    /// True if its upstream sees the client's address.
+    pub is_from_client: bool,
+    /// True if its server has asked its client to begin anew.
+    pub begins_anew: bool,
+}
+
+/// The flows of a worker.
+pub(crate) struct WorkerFlows {
+    pub table: RefCell<Flows<Passage>>,
+    /// Listening sockets, by the index in their epoll tokens.
+    pub sockets: RefCell<Vec<Option<Rc<DatagramSocket>>>>,
+    /// Lent while datagrams are read. Made at the first read.
+    pub buffer: RefCell<Vec<u8>>,
+}
+
+impl Passage {
+    pub fn new(via: &Rc<DatagramSocket>) -> Self {
+        Self {
+            via: via.clone(),
+            task: None,
+            upstream: None,
+            info: None,
+            guard: None,
+            is_from_client: false,
+            begins_anew: false,
+        }
+    }
+}
+
+impl WorkerFlows {
+    pub fn new(budget: &Arc<Budget>) -> Self {
+        let table = RefCell::new(Flows::new(budget));
+        Self { table, sockets: RefCell::default(), buffer: RefCell::default() }
+    }
+
+    /// True if no datagram waits or passes.
+    pub fn is_idle(&self) -> bool {
+        self.table.borrow().open() == 0
+    }
+
+    /// Lends the buffer, for [`BATCH`] reads at once.
+    pub fn take_buffer(&self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut *self.buffer.borrow_mut());
+        buffer.resize(BATCH * BUFFER_BYTES, 0);
+        buffer
+    }
+}
+
+impl DatagramSocket {
+    pub fn new(listener: u16, socket: &Arc<OwnedFd>) -> io::Result<Self> {
+        Ok(Self {
+            listener: Cell::new(listener),
+            socket: socket.clone(),
+            state: UdpSocketState::new((&**socket).into())?,
+            address: socket::local_address(socket)?,
+            is_listening: Cell::new(true),
+        })
+    }
+}
+
+/// A flow beside its socket in the kernel: the slot, its generation, two entries in tables that are
+/// half full.
+const _: () = assert!(size_of::<Option<QuicFlow<Passage>>>() + 4 + 2 * 2 * 5 <= 400);

@@ -1,0 +1,14 @@
+//! The flow table of QUIC: which flow a datagram is of, which flows end, and in which order they go
+//! when there is no room. Nothing here has a socket or a clock.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs)] // only the workspace uses it
+
+pub mod id;
+pub mod order;
+pub mod peer;
+pub mod table;
+pub mod waiting;
+
+#[cfg(test)]
+mod tests;
