@@ -24,6 +24,10 @@ pub mod fleet {
     pub mod sealed;
 }
 
+/// Messages of the SPIFFE Workload API.
+#[path = "../../crates/spiffe/tests/any_message/property.rs"]
+pub mod spiffe;
+
 /// Ticket keys. The crate has rustls' configurations, too.
 #[path = "../../crates/tls/src"]
 pub mod tls {

@@ -18,8 +18,8 @@ use crate::query::VerdictAsked;
 
 /// What the server asks the program. It is called on the server's thread.
 pub trait Answers: Send + Sync + 'static {
-    /// Whether the process takes new connections: `false` while it drains.
-    fn is_ready(&self) -> bool;
+    /// Why the process should get no new connections, if so: it drains, or could not serve them.
+    fn unready(&self) -> Option<&'static str>;
 
     /// Writes all metrics.
     fn metrics(&self, metrics: &mut Metrics);
@@ -74,8 +74,10 @@ pub(crate) fn answer(
     };
     let shown: &dyn Fn() -> Response<Content> = match path {
         "/healthz" => &|| text(StatusCode::OK, "ok\n"),
-        "/readyz" if answers.is_ready() => &|| text(StatusCode::OK, "ok\n"),
-        "/readyz" => &|| text(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+        "/readyz" => &|| match answers.unready() {
+            None => text(StatusCode::OK, "ok\n"),
+            Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+        },
         "/metrics" => &|| metrics(answers, fields),
         "/status" => &|| json(answers.document(Document::Status)),
         "/rules" => &|| objects(ObjectKind::Rule),
@@ -169,8 +171,8 @@ pub(crate) mod stand_in {
     pub(crate) struct Edge<F>(pub(crate) F);
 
     impl<F: Fn() + Send + Sync + 'static> Answers for Edge<F> {
-        fn is_ready(&self) -> bool {
-            true
+        fn unready(&self) -> Option<&'static str> {
+            None
         }
 
         fn metrics(&self, _: &mut Metrics) {}

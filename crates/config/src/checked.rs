@@ -17,6 +17,7 @@ use crate::sections::admin::AdminSettings;
 use crate::sections::fleet::FleetSettings;
 use crate::sections::hold::HoldSettings;
 use crate::sections::secret::SecretSettings;
+use crate::sections::spiffe::SpiffeSettings;
 use crate::sections::trace::TraceSettings;
 use crate::settings::local::LocalSettings;
 
@@ -57,6 +58,8 @@ pub struct Config {
     pub fleet: Option<FleetSettings>,
     /// The ACME server that certificates are ordered from.
     pub acme: Option<AcmeSettings>,
+    /// The SPIFFE Workload API, if a rule needs it.
+    pub spiffe: Option<SpiffeSettings>,
     /// Secrets that clients never have.
     pub secrets: Vec<SecretSettings>,
     /// Worker threads. `None`: one per core.

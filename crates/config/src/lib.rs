@@ -12,6 +12,7 @@ mod rule;
 mod rules;
 mod sections;
 mod settings;
+pub mod spiffe;
 #[cfg(test)]
 mod tests;
 
@@ -44,5 +45,6 @@ pub use sections::fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, f
 pub use sections::hold::{HoldSettings, HoldWebhook};
 pub use sections::sandbox::{SandboxAction, SandboxProfile, SandboxRule, sandbox_profile};
 pub use sections::secret::{SECRET_READ_BYTES_MAX, SecretSettings, SecretSource, secret_of_file};
+pub use sections::spiffe::{SPIFFE_SOCKET_VARIABLE, SpiffeSettings};
 pub use sections::trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};
 pub use settings::local::{LocalSettings, Permitted, is_loopback_name};

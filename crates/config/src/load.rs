@@ -15,6 +15,7 @@ use crate::files::{Depth, Files, UnchangedPairs, read};
 use crate::rule;
 use crate::rule::{Lead, ReadState};
 use crate::rules::lists::ListReader;
+use crate::rules::spiffe::check_rule;
 use crate::rules::{Reading, request_order};
 use crate::sections::acme;
 use crate::sections::acme::AcmeRules;
@@ -23,6 +24,7 @@ use crate::sections::fleet;
 use crate::sections::hold;
 use crate::sections::sandbox;
 use crate::sections::secret;
+use crate::sections::spiffe;
 use crate::sections::trace;
 use crate::settings;
 use crate::settings::compression;
@@ -105,7 +107,7 @@ fn check(
     let local = local::read(&document, &files);
     let mut ordered = AcmeRules::default();
     let reading = (&mut files, &mut lists, &local, &mut ordered);
-    let (rules, policy) = read_rules(&document, &listeners, reading);
+    let (rules, policy, first) = read_rules(&document, &listeners, reading);
     let rules = rules.finish(folder);
     let acme = acme::read(&document, &mut files, ordered, &listeners);
     let limits = settings::limits(&document);
@@ -129,6 +131,7 @@ fn check(
         trace: trace::read(&document, &mut files),
         fleet: fleet::read(&document, &mut files),
         secrets: secret::read(&document, &mut files),
+        spiffe: spiffe::read(&document, folder, first),
         tickets: settings::tickets(&document),
         workers: settings::workers(&document),
         reload_ends_removed: document.flag("reload_ends_removed").unwrap_or(false),
@@ -160,7 +163,7 @@ fn read_rules<'t>(
     document: &Section<'t>,
     listeners: &Listeners,
     (files, lists, local, ordered): ReadState<'_, 't>,
-) -> (Reading<'t>, Rules) {
+) -> (Reading<'t>, Rules, Option<Place<'t>>) {
     let sections = document.sections("rule", "[[rule]]");
     if sections.is_empty() && document.value("rule").is_none() {
         document.at.warning("no rule; every connection will be refused");
@@ -169,7 +172,7 @@ fn read_rules<'t>(
         beyond.at.error(format!("more than {} rules", eyelet_policy::RULES_MAX));
     }
     let (mut rules, mut matchers, mut read) = (Reading::default(), Vec::new(), Vec::new());
-    let (mut leads, mut asks_certificates) = (Vec::new(), Vec::new());
+    let (mut leads, mut asks_certificates, mut spiffe) = (Vec::new(), Vec::new(), None);
     for (index, section) in sections.iter().enumerate() {
         let name = match section.text("name") {
             Some(name) if name.text.is_empty() => {
@@ -181,6 +184,7 @@ fn read_rules<'t>(
         };
         let reading = (&mut *files, &mut *lists, local, &mut *ordered);
         let Some(written) = rule::read(section, listeners, reading) else { continue };
+        spiffe = spiffe.or(check_rule(section, &written.action));
         rules.push(&name, written.action, written.certificates);
         matchers.push(written.matchers);
         leads.extend(written.leads);
@@ -193,7 +197,7 @@ fn read_rules<'t>(
     let policy = Rules::with_lists(&matchers, lists.lists());
     check_coverage(&policy, &matchers, &rules, &read);
     request_order::check(&matchers, &rules, &read);
-    (rules, policy)
+    (rules, policy, spiffe)
 }
 
 /// Warns of rules with equal names, which a log cannot distinguish.

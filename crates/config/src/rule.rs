@@ -17,6 +17,7 @@ use crate::rules::mint::{self, MINT};
 use crate::rules::originate;
 use crate::rules::quic;
 use crate::rules::requests;
+use crate::rules::spiffe::{self, SPIFFE};
 use crate::rules::upstreams;
 use crate::sections::acme::{ACME, AcmeRules};
 use crate::sections::hold;
@@ -374,6 +375,7 @@ fn terminate(
 ) -> Option<Terminate> {
     let client_ca = section.text("client_ca");
     let client_ca = client_ca.map(|text| files.check_authorities(text));
+    let client_spiffe = spiffe::patterns(section, "client_spiffe");
     let client_crl = upstreams::crls(section, "client_crl", ("client_ca", &client_ca), files);
     let client_cert_header = section.flag("client_cert_header").unwrap_or(false);
     let proxy_protocol = proxy_protocol(section);
@@ -399,8 +401,8 @@ fn terminate(
         }
     }
     if let Some(at) = section.key_at("client_cert_header").filter(|_| client_cert_header) {
-        if client_ca.is_none() {
-            at.error("only with `client_ca` does Eyelet ask for a certificate");
+        if client_ca.is_none() && client_spiffe.is_empty() {
+            at.error("only with `client_ca` or `client_spiffe` does Eyelet ask for a certificate");
         } else if !matches!(upstream, TerminateUpstream::Http(_)) {
             at.error("only requests to an upstream with HTTP have fields");
         }
@@ -413,6 +415,7 @@ fn terminate(
         upstream_wait: upstreams::wait(section),
         alpn_select,
         client_ca,
+        client_spiffe,
         client_crl,
         accepts_expired_crl: upstreams::accepts_expired_crl(section),
         client_cert_header,
@@ -441,6 +444,9 @@ fn certificate_source<'t>(
     if text.is_some_and(|text| text.text == MINT) {
         return CertificateSource::Mint;
     }
+    if text.is_some_and(|text| text.text == SPIFFE) {
+        return CertificateSource::Spiffe;
+    }
     if let Some(at) = section.key_at("acme_on_demand") {
         at.error("`acme_on_demand` is for `certificate = \"acme\"` only");
     }
@@ -465,8 +471,8 @@ fn certificates<'t>(
 ) -> Vec<[&'t str; 2]> {
     let needs = match (section.value("certificate"), section.value("key")) {
         (None, None) => Some(
-            "certificate: \"local\" (signed here), \"acme\" (ordered), or \"app.pem\" with \
-             `key = \"app.key\"`",
+            "certificate: \"local\" (signed here), \"acme\" (ordered), \"spiffe\", or \"app.pem\" \
+             with `key = \"app.key\"`",
         ),
         (None, Some(_)) => Some("`certificate` for its `key`, such as \"app.pem\""),
         (Some(_), None) => Some("`key` for its `certificate`, such as \"app.key\""),
@@ -606,7 +612,7 @@ const COMMON_KEYS: [&str; 27] = [
 ];
 
 /// The keys of rules with certain actions.
-const ACTION_KEYS: [(&str, &[Kind]); 46] = [
+const ACTION_KEYS: [(&str, &[Kind]); 48] = [
     ("acme_on_demand", &[Kind::Terminate]),
     ("breach_allow", &[Kind::Terminate]),
     ("breach_rule", &[Kind::Terminate]),
@@ -625,6 +631,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 46] = [
     ("client_ca", &[Kind::Terminate]),
     ("client_cert_header", &[Kind::Terminate]),
     ("client_crl", &[Kind::Terminate]),
+    ("client_spiffe", &[Kind::Terminate]),
     ("crl_expired", &[Kind::Originate, Kind::Terminate]),
     ("fast_open", &[Kind::Splice]),
     ("forbid_tls_compression", &[Kind::Splice]),
@@ -650,6 +657,7 @@ const ACTION_KEYS: [(&str, &[Kind]); 46] = [
     ("upstream_hash", &[Kind::Originate, Kind::Splice, Kind::Terminate]),
     ("upstream_key", &[Kind::Originate, Kind::Terminate]),
     ("upstream_name", &[Kind::Originate, Kind::Terminate]),
+    ("upstream_spiffe", &[Kind::Originate, Kind::Terminate]),
     ("upstream_alpn", &[Kind::Originate]),
     ("upstream_http2", &[Kind::Originate, Kind::Terminate]),
     ("upstream_wait", &[Kind::Originate, Kind::Terminate]),

@@ -280,6 +280,7 @@ fn terminate(upstream: HttpUpstream) -> Action {
         upstream_wait: Duration::ZERO,
         alpn_select: Vec::new(),
         client_ca: None,
+        client_spiffe: Vec::new(),
         client_crl: Vec::new(),
         accepts_expired_crl: false,
         client_cert_header: false,

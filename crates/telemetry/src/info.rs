@@ -93,7 +93,8 @@ pub struct KnownClient {
     /// The user that the client has named, with a token that was right.
     #[serde(rename = "proxy_user")]
     pub user: Option<Box<str>>,
-    /// The common name in its certificate, if a listener of this edge has verified it.
+    /// The common name in its certificate, if a listener of this edge has verified it, or its
+    /// SPIFFE id, if its rule has.
     #[serde(rename = "client_cert")]
     pub certificate: Option<Box<str>>,
     /// The cgroup of the process at the other end of a Unix socket.

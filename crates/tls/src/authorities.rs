@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use aws_lc_rs::digest;
 use eyelet_config::crl::Revocations;
 use eyelet_sys::file::Stamp;
 use rustls::RootCertStore;
@@ -29,8 +28,8 @@ pub struct ClientFiles {
 }
 
 /// Who may sign the certificates of clients.
-#[derive(Clone)]
 pub struct Authorities {
+    files: ClientFiles,
     roots: Arc<RootCertStore>,
     /// Stands for `roots`, also in the next process: equal numbers mean equal certificates. Never
     /// 0.
@@ -54,22 +53,27 @@ impl ClientFiles {
 }
 
 impl Authorities {
-    /// Reads the files. The roots are those of `known` with the same certificates.
+    /// Reads the files. What `known` has of them, or of their certificates, is shared.
     ///
     /// # Errors
     /// If a file cannot be used.
-    pub fn read(
-        files: &ClientFiles,
-        mut known: impl Iterator<Item = Self>,
-    ) -> Result<Self, TlsError> {
+    pub fn read(files: &ClientFiles, known: &[Arc<Self>]) -> Result<Arc<Self>, TlsError> {
+        let is_same = |known: &&Arc<Self>| known.files == *files && known.changed().is_none();
+        if let Some(same) = known.iter().find(is_same) {
+            return Ok(same.clone());
+        }
         let fault = |reason| client_fault(&files.ca, reason);
         let (roots, stamp) = roots::all_of(&files.ca).map_err(fault)?;
         let (revocations, of_lists) = revocations(&files.crl, &roots, files.accepts_expired)?;
-        let number = number_of(&roots);
-        let known = known.find(|known| known.number == number);
-        let roots = known.map_or_else(|| Arc::new(roots), |known| known.roots);
+        let number = roots::number_of(&roots);
+        let known = known.iter().find(|known| known.number == number);
+        let roots = known.map_or_else(|| Arc::new(roots), |known| known.roots.clone());
         let stamps = [stamp].into_iter().chain(of_lists).collect();
-        Ok(Self { roots, number, revocations, stamps })
+        Ok(Arc::new(Self { files: files.clone(), roots, number, revocations, stamps }))
+    }
+
+    pub fn files(&self) -> &ClientFiles {
+        &self.files
     }
 
     /// A number that stands for the certificates.
@@ -83,48 +87,32 @@ impl Authorities {
     }
 
     /// The first of the files that has changed since it was read.
-    pub fn changed<'a>(&self, files: &'a ClientFiles) -> Option<&'a Path> {
-        let mut each = files.paths().zip(&self.stamps);
+    pub fn changed(&self) -> Option<&Path> {
+        let mut each = self.files.paths().zip(&self.stamps);
         each.find(|(path, stamp)| !stamp.is_same(Stamp::at(path))).map(|(path, _)| path)
     }
 
-    /// True if these verify clients as others do: by the same authorities, and by the same lists,
-    /// which are not compared if they were read twice.
+    /// True if these verify clients as others do: by the same files, the same authorities, and the
+    /// same lists, which are not compared if they were read twice.
     pub fn are_as(&self, other: &Self) -> bool {
         let are_same_lists = match (&self.revocations, &other.revocations) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
-        self.number == other.number && are_same_lists
+        self.files == other.files && self.number == other.number && are_same_lists
     }
 
     /// The verifier of clients.
     ///
     /// # Errors
     /// If rustls refuses the authorities.
-    pub fn verifier(&self, files: &ClientFiles) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    pub fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
         let roots = self.roots.clone();
         WebPkiClientVerifier::builder_with_provider(roots, PROVIDER.clone())
             .build()
             .map(|verifier| client_chain::strict(verifier, self.revocations.clone()))
-            .map_err(|error| client_fault(&files.ca, error.to_string()))
+            .map_err(|error| client_fault(&self.files.ca, error.to_string()))
     }
-}
-
-/// 64 bits of a digest suffice: the operator chooses the certificates.
-fn number_of(roots: &RootCertStore) -> u64 {
-    let mut context = digest::Context::new(&digest::SHA256);
-    for root in &roots.roots {
-        let constraints = root.name_constraints.as_ref().map_or(&[][..], |bytes| &bytes[..]);
-        for part in [&root.subject[..], &root.subject_public_key_info[..], constraints] {
-            context.update(&(part.len() as u64).to_be_bytes());
-            context.update(part);
-        }
-    }
-    let digest = context.finish();
-    let number = digest.as_ref().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
-    // 0 stands for no authorities.
-    number.max(1)
 }
 
 fn client_fault(path: &Path, reason: String) -> TlsError {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, ClientConfig, Error, InvalidMessage, NoKeyLog, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
@@ -18,6 +18,8 @@ use crate::provider::PROVIDER;
 use crate::revoked::{self, ServerVerifier};
 use crate::roots;
 use crate::server::{Capture, TlsError};
+use crate::spiffe_verifier::{ShowsSvid, SpiffeVerifier};
+use crate::workload::Workload;
 use eyelet_config::certificate;
 use eyelet_config::crl::Revocations;
 use eyelet_config::{Config, UpstreamFiles, UpstreamTls};
@@ -39,6 +41,7 @@ pub enum Spoken {
 #[derive(Default)]
 pub struct ClientConfigs {
     by_files: HashMap<UpstreamFiles, Mutex<Made>>,
+    workload: Arc<Workload>,
 }
 
 /// The values that were made of the files for upstreams.
@@ -59,9 +62,26 @@ struct Stamps {
 
 /// The contents of the files.
 struct Contents {
-    roots: RootCertStore,
-    shown: Option<Arc<CertifiedKey>>,
-    revocations: Option<Arc<Revocations>>,
+    trust: Trust,
+    shown: Shown,
+}
+
+/// Who verifies an upstream.
+enum Trust {
+    /// Authorities, with their revocation lists.
+    Authorities(Arc<RootCertStore>, Option<Arc<Revocations>>),
+    /// The newest bundle of its trust domain.
+    Spiffe(SpiffeVerifier),
+}
+
+/// What an upstream is shown that asks for a certificate.
+#[derive(Clone)]
+enum Shown {
+    Nothing,
+    /// A certificate of files.
+    Pair(Arc<CertifiedKey>),
+    /// The newest one of the SPIFFE Workload API.
+    Svid(Arc<Workload>),
 }
 
 /// A set of roots. One that was read again and has not changed is the same.
@@ -80,10 +100,9 @@ impl PartialEq for Roots {
 /// [`crate::client_handshake`].
 #[derive(Clone)]
 struct Offers {
-    roots: Roots,
-    /// The certificate that an upstream is shown that asks for one.
-    shown: Option<Arc<CertifiedKey>>,
-    verifier: Arc<ServerVerifier>,
+    /// `None`: the upstream is verified by its SPIFFE id.
+    authorities: Option<(Roots, Arc<ServerVerifier>)>,
+    shown: Shown,
     either: Arc<ClientConfig>,
     one: Arc<ClientConfig>,
     two: Arc<ClientConfig>,
@@ -94,14 +113,18 @@ struct Offers {
 impl ClientConfigs {
     /// Reads every file that a rule names, and the system's roots if a rule names none. What
     /// `earlier` made of the same contents is used again.
-    pub fn new(config: &Config, earlier: Option<&Self>) -> Result<Self, TlsError> {
+    pub fn new(
+        config: &Config,
+        workload: &Arc<Workload>,
+        earlier: Option<&Self>,
+    ) -> Result<Self, TlsError> {
         let mut by_files = HashMap::new();
         for rule in config.rules.iter() {
             let Some(terminate) = rule.action.requests() else { continue };
             // All upstreams of a rule have the same files.
             let Some(tls) = terminate.upstream.tls() else { continue };
             if !by_files.contains_key(&tls.files) {
-                let (contents, stamps) = read(&tls.files)?;
+                let (contents, stamps) = read(&tls.files, workload)?;
                 let known = earlier.and_then(|earlier| earlier.offers(tls));
                 let offers = match known.filter(|known| known.are_of(&contents)) {
                     Some(known) => known,
@@ -110,12 +133,13 @@ impl ClientConfigs {
                 by_files.insert(tls.files.clone(), Mutex::new(Made { offers, stamps }));
             }
         }
-        Ok(Self { by_files })
+        Ok(Self { by_files, workload: workload.clone() })
     }
 
-    /// The roots that verify an upstream. A file of the same name may hold others later.
+    /// The roots that verify an upstream. A file of the same name may hold others later. `None`: it
+    /// is verified by its SPIFFE id.
     pub fn roots(&self, tls: &UpstreamTls) -> Option<Roots> {
-        self.by_files.get(&tls.files).map(|made| made.lock().offers.roots.clone())
+        Some(self.offers(tls)?.authorities?.0)
     }
 
     /// The configuration for an upstream.
@@ -135,7 +159,8 @@ impl ClientConfigs {
 
     /// True if the roots for an upstream lead to a chain, as [`is_trusted`].
     pub fn trusts(&self, tls: &UpstreamTls, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
-        self.offers(tls).is_some_and(|offers| is_trusted(&offers.verifier.verifier, chain, now))
+        let authorities = self.offers(tls).and_then(|offers| offers.authorities);
+        authorities.is_some_and(|(_, by)| is_trusted(&by.verifier, chain, now))
     }
 
     /// Returns what is wrong with a server's chain by the roots for an upstream.
@@ -146,8 +171,9 @@ impl ClientConfigs {
         chain: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Option<Error> {
-        let ([leaf, issuers @ ..], Some(offers)) = (chain, self.offers(tls)) else { return None };
-        offers.verifier.verify_server_cert(leaf, issuers, server, &[], now).err()
+        let [leaf, issuers @ ..] = chain else { return None };
+        let (_, verifier) = self.offers(tls)?.authorities?;
+        verifier.verify_server_cert(leaf, issuers, server, &[], now).err()
     }
 
     /// The files that it was made from. The system's roots are not among them.
@@ -166,7 +192,7 @@ impl ClientConfigs {
             let changed =
                 files(of).zip(stamps).find(|(path, known)| !known.is_same(Stamp::at(path)));
             let Some((path, _)) = changed else { continue };
-            let renewed = renew(of, made);
+            let renewed = renew(of, made, &self.workload);
             is_any_new |= matches!(renewed, Ok(true));
             note(path, renewed);
         }
@@ -246,18 +272,24 @@ pub fn give_secrets(config: &mut ClientConfig) {
 pub fn roots_config(
     ca: Option<&Path>,
 ) -> Result<(Arc<ClientConfig>, Arc<RootCertStore>), TlsError> {
-    let offers = make(Contents { roots: read_roots(ca)?.0, shown: None, revocations: None })?;
+    let store = Arc::new(read_roots(ca)?.0);
+    let trust = Trust::Authorities(store.clone(), None);
+    let offers = make(Contents { trust, shown: Shown::Nothing })?;
     let mut config = ClientConfig::clone(&offers.one);
     // rustls keeps its connections: nobody would take the secrets.
     config.enable_secret_extraction = false;
     config.key_log = Arc::new(NoKeyLog);
-    Ok((Arc::new(config), offers.roots.store))
+    Ok((Arc::new(config), store))
 }
 
 /// Reads files again. Returns whether what was made of them was replaced.
-fn renew(of: &UpstreamFiles, made: &Mutex<Made>) -> Result<bool, TlsError> {
+fn renew(
+    of: &UpstreamFiles,
+    made: &Mutex<Made>,
+    workload: &Arc<Workload>,
+) -> Result<bool, TlsError> {
     // Read without the lock, which dials take.
-    let (contents, stamps) = read(of)?;
+    let (contents, stamps) = read(of, workload)?;
     let differs = !made.lock().offers.are_of(&contents);
     let offers = differs.then(|| make(contents)).transpose()?;
     let mut made = made.lock();
@@ -278,27 +310,46 @@ fn files(of: &UpstreamFiles) -> impl Iterator<Item = &Path> {
 impl Offers {
     /// True if they were made of the same contents.
     fn are_of(&self, contents: &Contents) -> bool {
-        let chain =
-            |shown: &Option<Arc<CertifiedKey>>| shown.as_ref().map(|shown| shown.cert.clone());
-        // Lists are not compared: what was read again replaces what was there.
-        let has_lists = self.verifier.revocations.is_some() || contents.revocations.is_some();
-        !has_lists
-            && self.roots.store.roots == contents.roots.roots
-            && chain(&self.shown) == chain(&contents.shown)
+        let is_same_trust = match (&self.authorities, &contents.trust) {
+            // Lists are not compared: what was read again replaces what was there.
+            (Some((roots, verifier)), Trust::Authorities(read, lists)) => {
+                verifier.revocations.is_none() && lists.is_none() && roots.store.roots == read.roots
+            }
+            // The ids are no contents of files.
+            (None, Trust::Spiffe(_)) => true,
+            (Some(_), Trust::Spiffe(_)) | (None, Trust::Authorities(..)) => false,
+        };
+        is_same_trust && self.shown == contents.shown
     }
 }
 
-fn read(of: &UpstreamFiles) -> Result<(Contents, Stamps), TlsError> {
-    let (roots, ca) = read_roots(of.ca.as_deref())?;
+impl PartialEq for Shown {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nothing, Self::Nothing) | (Self::Svid(_), Self::Svid(_)) => true,
+            (Self::Pair(one), Self::Pair(other)) => one.cert == other.cert,
+            (Self::Nothing | Self::Pair(_) | Self::Svid(_), _) => false,
+        }
+    }
+}
+
+fn read(of: &UpstreamFiles, workload: &Arc<Workload>) -> Result<(Contents, Stamps), TlsError> {
     let (shown, pair) = match &of.certificate {
-        None => (None, None),
+        None if of.shows_svid => (Shown::Svid(workload.clone()), None),
+        None => (Shown::Nothing, None),
         Some(files) => {
             let pair = certificate::load(files)?;
-            (Some(Arc::new(pair.certified)), Some(pair.stamps))
+            (Shown::Pair(Arc::new(pair.certified)), Some(pair.stamps))
         }
     };
-    let (revocations, crl) = revoked::revocations(&of.crl, &roots, of.accepts_expired_crl)?;
-    Ok((Contents { roots, shown, revocations }, Stamps { ca, pair, crl }))
+    if !of.ids.is_empty() {
+        let trust = Trust::Spiffe(SpiffeVerifier::new(workload, &of.ids));
+        return Ok((Contents { trust, shown }, Stamps { ca: None, pair, crl: Vec::new() }));
+    }
+    let (roots, ca) = read_roots(of.ca.as_deref())?;
+    let (lists, crl) = revoked::revocations(&of.crl, &roots, of.accepts_expired_crl)?;
+    let trust = Trust::Authorities(Arc::new(roots), lists);
+    Ok((Contents { trust, shown }, Stamps { ca, pair, crl }))
 }
 
 fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsError> {
@@ -318,23 +369,34 @@ fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsEr
     Ok((roots, None))
 }
 
-fn make(Contents { roots, shown, revocations }: Contents) -> Result<Offers, TlsError> {
-    let store = Arc::new(roots);
+fn make(Contents { trust, shown }: Contents) -> Result<Offers, TlsError> {
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone());
     let builder = builder.with_safe_default_protocol_versions()?;
-    let verifier = WebPkiServerVerifier::builder_with_provider(store.clone(), PROVIDER.clone());
-    let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
-    let verifier = Arc::new(ServerVerifier { verifier, revocations });
-    let builder = match &verifier.revocations {
-        None => builder.with_webpki_verifier(verifier.verifier.clone()),
-        Some(_) => builder.dangerous().with_custom_certificate_verifier(verifier.clone()),
-    };
-    let mut config = match &shown {
-        None => builder.with_no_client_auth(),
-        Some(shown) => {
-            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown.clone())))
+    let (builder, authorities) = match trust {
+        Trust::Authorities(store, revocations) => {
+            let verifier = verifier(store.clone(), revocations)?;
+            let builder = match &verifier.revocations {
+                None => builder.with_webpki_verifier(verifier.verifier.clone()),
+                Some(_) => builder.dangerous().with_custom_certificate_verifier(verifier.clone()),
+            };
+            (builder, Some((Roots { store }, verifier)))
+        }
+        Trust::Spiffe(verifier) => {
+            (builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)), None)
         }
     };
+    let shows_svid = matches!(shown, Shown::Svid(_));
+    let mut config = match shown.clone() {
+        Shown::Nothing => builder.with_no_client_auth(),
+        Shown::Pair(pair) => {
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
+        }
+        Shown::Svid(workload) => builder.with_client_cert_resolver(Arc::new(ShowsSvid(workload))),
+    };
+    if shows_svid || authorities.is_none() {
+        // A session that is resumed is not verified again, and bundles change every day.
+        config.resumption = Resumption::disabled();
+    }
     give_secrets(&mut config);
     let offer = |protocols: &[&str]| {
         // The copies share the roots and the tickets.
@@ -343,12 +405,20 @@ fn make(Contents { roots, shown, revocations }: Contents) -> Result<Offers, TlsE
         Arc::new(config)
     };
     Ok(Offers {
-        roots: Roots { store },
+        authorities,
         shown,
-        verifier,
         either: offer(&["h2", "http/1.1"]),
         one: offer(&["http/1.1"]),
         two: offer(&["h2"]),
         bytes: Arc::new(config),
     })
+}
+
+fn verifier(
+    roots: Arc<RootCertStore>,
+    revocations: Option<Arc<Revocations>>,
+) -> Result<Arc<ServerVerifier>, TlsError> {
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, PROVIDER.clone());
+    let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
+    Ok(Arc::new(ServerVerifier { verifier, revocations }))
 }

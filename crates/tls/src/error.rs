@@ -1,10 +1,13 @@
-//! Why a configuration of rustls could not be made.
+//! Why a configuration of rustls, or a certificate, cannot be made. Each error names its file.
 
+use std::io;
 use std::sync::Arc;
 
 use eyelet_config::certificate::{AuthorityFault, CertificateError};
 use eyelet_config::crl::CrlError;
 use eyelet_local_ca::LocalCaError;
+
+use crate::local::LocalError;
 
 /// Why a configuration could not be made. It names the file.
 #[derive(Debug, thiserror::Error)]
@@ -51,4 +54,19 @@ pub enum TlsError {
     /// rustls refuses the configuration.
     #[error("{0}")]
     Rustls(#[from] rustls::Error),
+}
+
+impl From<LocalError> for TlsError {
+    fn from(error: LocalError) -> Self {
+        match error {
+            LocalError::Authority(error) => Self::Local(error),
+            LocalError::Unlisted => Self::Unlisted,
+        }
+    }
+}
+
+impl From<TlsError> for io::Error {
+    fn from(error: TlsError) -> Self {
+        Self::other(error)
+    }
 }

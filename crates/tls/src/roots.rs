@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aws_lc_rs::digest;
 use parking_lot::Mutex;
 use rustls::RootCertStore;
 
@@ -100,6 +101,29 @@ pub(crate) fn all_of(file: &Path) -> Result<(RootCertStore, Stamp), String> {
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
     Ok((roots, stamp))
+}
+
+/// Stands for the certificates of a set, also in another process: equal numbers mean equal
+/// certificates. Never 0.
+pub(crate) fn number_of(roots: &RootCertStore) -> u64 {
+    number_of_parts(roots.roots.iter().flat_map(|root| {
+        let constraints = root.name_constraints.as_ref().map_or(&[][..], |bytes| &bytes[..]);
+        [&root.subject[..], &root.subject_public_key_info[..], constraints]
+    }))
+}
+
+/// The same for any parts. 64 bits of a digest suffice: the operator chooses them.
+pub(crate) fn number_of_parts(parts: impl IntoIterator<Item = impl AsRef<[u8]>>) -> u64 {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for part in parts {
+        let part = part.as_ref();
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part);
+    }
+    let digest = context.finish();
+    let number = digest.as_ref().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    // 0 stands for no authorities.
+    number.max(1)
 }
 
 /// The file of the CA certificates that this system trusts.

@@ -6,7 +6,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -23,11 +22,13 @@ use crate::authorities::{Authorities, ClientFiles};
 use crate::certificates::{
     Certificate, CertificateMaker, CertificateStore, Certificates, Described, PairPlaces,
 };
+use crate::client_trust::ClientTrust;
 pub use crate::error::TlsError;
-use crate::local::{LocalCertificates, LocalError};
+use crate::local::LocalCertificates;
 use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
+use crate::workload::Workload;
 use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
 use eyelet_config::crl::Revocations;
 use eyelet_config::{
@@ -56,6 +57,8 @@ pub struct ServerConfigs {
     mint: Option<Arc<MintedCertificates>>,
     /// The authority of rules that mint and have none, in the run of a sandbox.
     run: Option<Arc<Certificates>>,
+    /// What the SPIFFE Workload API has sent.
+    workload: Arc<Workload>,
 }
 
 /// What seals tickets.
@@ -66,22 +69,22 @@ struct TicketSettings {
     are_enabled: bool,
 }
 
-/// A rustls configuration, and who may sign the certificates of its clients.
+/// A rustls configuration, and who verifies its clients.
 struct Made {
     alpn: Vec<Vec<u8>>,
     min: Version,
-    clients: Option<ClientFiles>,
-    /// Stands for `client_ca` in tickets.
+    /// Stands for `client_ca` or `client_spiffe` in tickets.
     source: SourceId,
     has_tickets: bool,
-    /// Replaced when the files of `clients` change.
+    /// Replaced when the files of its clients' authorities change.
     built: Mutex<Built>,
 }
 
 #[derive(Clone)]
 struct Built {
     config: Arc<ServerConfig>,
-    authorities: Option<Authorities>,
+    /// `None`: no certificate is asked for.
+    clients: Option<ClientTrust>,
 }
 
 /// What a handshake needs.
@@ -105,19 +108,16 @@ impl ServerConfigs {
         let mut settings = HashMap::new();
         let tickets = TicketSettings { keys: keys.clone(), are_enabled: config.tickets.enabled };
         let known = earlier.map_or(&[][..], |(earlier, _)| &earlier.made);
+        let workload = earlier.map_or_else(Arc::default, |(earlier, _)| earlier.workload.clone());
         for rule in config.rules.iter() {
             let Action::Terminate(terminate) = rule.action else { continue };
-            let clients = ClientFiles::of(terminate);
+            let clients = (ClientFiles::of(terminate), &terminate.client_spiffe);
             let key = (&terminate.alpn_select, clients, terminate.tls_version_min);
             let index = match settings.entry(key) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
-                    let files = new.key().1.clone();
-                    let authorities = match &files {
-                        Some(files) => Some(read(files, made.iter().chain(known))?),
-                        None => None,
-                    };
-                    let clients = files.zip(authorities);
+                    let authorities = authorities(made.iter().chain(known));
+                    let clients = ClientTrust::read(terminate, &workload, &authorities)?;
                     made.push(make(&config.rules, terminate, clients, &tickets, known)?);
                     *new.insert((made.len() - 1) as u32)
                 }
@@ -137,7 +137,7 @@ impl ServerConfigs {
         };
         let run = config.run_authority.as_ref().map(of_run).transpose()?;
         let (by_action, made) = (by_action.into(), made.into());
-        let configs = Self { by_action, made, tickets, certificates, local, mint, run };
+        let configs = Self { by_action, made, tickets, certificates, local, mint, run, workload };
         configs.check_authorities(&config.rules)?;
         Ok(configs)
     }
@@ -194,8 +194,8 @@ impl ServerConfigs {
     pub fn revocations(&self) -> Option<(u64, usize)> {
         let mut all: Vec<Arc<Revocations>> = Vec::new();
         for made in &self.made {
-            let built = made.built.lock();
-            let lists = built.authorities.as_ref().and_then(Authorities::revocations);
+            let authorities = made.authorities();
+            let lists = authorities.as_ref().and_then(|authorities| authorities.revocations());
             if !lists.is_some_and(|lists| all.iter().any(|known| Arc::ptr_eq(known, lists))) {
                 all.extend(lists.cloned());
             }
@@ -223,23 +223,27 @@ impl ServerConfigs {
         };
         let certificates = match (source, &self.local) {
             (CertificateSource::Local(names), Some(local)) => local.of(name, names)?,
-            // An authority is never shown. What it signs comes from `mint`.
-            (CertificateSource::Mint, _) => Arc::new([]),
+            // An authority is never shown. What it signs comes from `mint`, and that of a workload
+            // from `workload`.
+            (CertificateSource::Mint | CertificateSource::Spiffe, _) => Arc::new([]),
             _ => self.certificates.of(rule.certificates_number).map_err(TlsError::Unread)?,
         };
         Ok(Handshake { client_roots: built.client_roots(), config: built.config, certificates })
+    }
+
+    /// What the SPIFFE Workload API has sent. It outlives reloads.
+    pub fn workload(&self) -> &Arc<Workload> {
+        &self.workload
     }
 
     /// Reads again each file that has changed, or could not be read. `note` gets the first file of
     /// each source that was read, and whether it was replaced, or why it was not.
     pub fn refresh(&self, rules: &RuleList, mut note: impl FnMut(&Path, Result<bool, TlsError>)) {
         for made in &self.made {
-            let Some(files) = &made.clients else { continue };
-            let before = made.built.lock().clone();
-            let known = before.authorities.as_ref();
-            let Some(path) = known.and_then(|known| known.changed(files)) else { continue };
-            let renewed = read(files, &self.made)
-                .and_then(|authorities| made.renew(&before, authorities, &self.tickets));
+            let Some(before) = made.authorities() else { continue };
+            let Some(path) = before.changed() else { continue };
+            let renewed = Authorities::read(before.files(), &authorities(&self.made))
+                .and_then(|authorities| made.renew(authorities, &self.tickets));
             note(path, renewed);
         }
         if let Some((path, result)) = self.local.as_ref().and_then(|local| local.refresh()) {
@@ -290,11 +294,13 @@ impl ServerConfigs {
 
     /// The files that it was made from.
     pub fn files<'a>(&'a self, rules: &'a RuleList) -> impl Iterator<Item = Cow<'a, Path>> + 'a {
-        let authorities = self.made.iter().flat_map(|made| &made.clients).flat_map(|of| of.paths());
+        let authorities = self.made.iter().filter_map(|made| made.authorities());
+        let paths = |of: Arc<Authorities>| of.files().paths().map(Path::to_owned).collect();
+        let authorities = authorities.flat_map(move |of| -> Vec<PathBuf> { paths(of) });
         let sets = (0..rules.certificates_len() as u32).flat_map(|set| rules.certificates(set));
         let pairs = sets.flat_map(|files| [files.certificate, files.key].map(Cow::Owned));
         let local = self.local.iter().map(|local| Cow::Owned(local.file()));
-        authorities.map(Cow::Borrowed).chain(pairs).chain(local)
+        authorities.map(Cow::Owned).chain(pairs).chain(local)
     }
 }
 
@@ -340,46 +346,34 @@ fn mint_fault(files: &CertificateFiles, fault: AuthorityFault) -> TlsError {
 
 impl Built {
     fn client_roots(&self) -> u64 {
-        self.authorities.as_ref().map_or(0, Authorities::number)
+        self.clients.as_ref().map_or(0, ClientTrust::number)
     }
 }
 
-/// Reads the files of clients' authorities. What `known` has of them is shared.
-fn read<'a>(
-    files: &ClientFiles,
-    known: impl IntoIterator<Item = &'a Arc<Made>>,
-) -> Result<Authorities, TlsError> {
-    let (mut others, mut same) = (Vec::new(), None);
-    for made in known {
-        let authorities = made.built.lock().authorities.clone();
-        let is_same = |known: &Authorities| known.changed(files).is_none();
-        if made.clients.as_ref() == Some(files) && authorities.as_ref().is_some_and(is_same) {
-            same = authorities;
-        } else {
-            others.extend(authorities);
-        }
-    }
-    // Rules with the same files share what was read of them.
-    same.map_or_else(|| Authorities::read(files, others.into_iter()), Ok)
+/// The authorities of clients.
+fn authorities<'a>(of: impl IntoIterator<Item = &'a Arc<Made>>) -> Vec<Arc<Authorities>> {
+    of.into_iter().filter_map(|made| made.authorities()).collect()
 }
 
 impl Made {
+    /// The authorities of its clients, if they come from files.
+    fn authorities(&self) -> Option<Arc<Authorities>> {
+        self.built.lock().clients.as_ref()?.authorities().cloned()
+    }
+
     /// Verifies clients by other authorities from now on, if they differ. Returns whether they do.
     fn renew(
         &self,
-        before: &Built,
-        authorities: Authorities,
+        authorities: Arc<Authorities>,
         tickets: &TicketSettings,
     ) -> Result<bool, TlsError> {
-        let differs = !before.authorities.as_ref().is_some_and(|known| known.are_as(&authorities));
+        let (before, clients) = (self.built.lock().clone(), ClientTrust::Authorities(authorities));
+        let differs = !before.clients.is_some_and(|known| known.is_as(&clients));
         let config = match differs {
-            true => {
-                let clients = self.clients.as_ref().zip(Some(&authorities));
-                build(&self.alpn, self.min, clients, self.source, tickets)?
-            }
-            false => before.config.clone(),
+            true => build(&self.alpn, self.min, Some((self.source, &clients)), tickets)?,
+            false => before.config,
         };
-        *self.built.lock() = Built { config, authorities: Some(authorities) };
+        *self.built.lock() = Built { config, clients: Some(clients) };
         Ok(differs)
     }
 }
@@ -387,18 +381,16 @@ impl Made {
 fn make(
     rules: &RuleList,
     terminate: &Terminate,
-    clients: Option<(ClientFiles, Authorities)>,
+    clients: Option<ClientTrust>,
     tickets: &TicketSettings,
     known: &[Arc<Made>],
 ) -> Result<Arc<Made>, TlsError> {
-    let (clients, authorities) = clients.unzip();
     let alike = |known: &&Arc<Made>| {
         known.alpn == terminate.alpn_select
             && known.min == terminate.tls_version_min
-            && known.clients == clients
             && known.has_tickets == tickets.are_enabled
-            && match (&known.built.lock().authorities, &authorities) {
-                (Some(known), Some(new)) => known.are_as(new),
+            && match (&known.built.lock().clients, &clients) {
+                (Some(known), Some(new)) => known.is_as(new),
                 (known, new) => known.is_none() && new.is_none(),
             }
     };
@@ -406,19 +398,17 @@ fn make(
         return Ok(known.clone());
     }
     let (alpn, min) = (terminate.alpn_select.clone(), terminate.tls_version_min);
-    let ca = terminate.client_ca.as_deref();
-    let source = ca.map_or(SourceId::NONE, |path| SourceId::of(rules, path));
-    let config = build(&alpn, min, clients.as_ref().zip(authorities.as_ref()), source, tickets)?;
-    let built = Mutex::new(Built { config, authorities });
+    let source = clients.as_ref().map_or(SourceId::NONE, |clients| clients.source(rules));
+    let config = build(&alpn, min, clients.as_ref().map(|clients| (source, clients)), tickets)?;
+    let built = Mutex::new(Built { config, clients });
     let has_tickets = tickets.are_enabled;
-    Ok(Arc::new(Made { alpn, min, clients, source, has_tickets, built }))
+    Ok(Arc::new(Made { alpn, min, source, has_tickets, built }))
 }
 
 fn build(
     alpn: &[Vec<u8>],
     min: Version,
-    clients: Option<(&ClientFiles, &Authorities)>,
-    source: SourceId,
+    clients: Option<(SourceId, &ClientTrust)>,
     tickets: &TicketSettings,
 ) -> Result<Arc<ServerConfig>, TlsError> {
     let versions: &[&SupportedProtocolVersion] = match min {
@@ -430,8 +420,8 @@ fn build(
     let mut group = None;
     let builder = match clients {
         None => builder.with_no_client_auth(),
-        Some((files, authorities)) => {
-            let verifier = authorities.verifier(files)?;
+        Some((source, clients)) => {
+            let verifier = clients.verifier()?;
             group = Some((source, verifier.clone()));
             builder.with_client_cert_verifier(verifier)
         }
@@ -459,7 +449,7 @@ pub fn for_validation() -> Result<Arc<ServerConfig>, TlsError> {
     // No key is ever made: tickets are off.
     let keys = Arc::new(TicketKeys::new(Duration::ZERO));
     let tickets = TicketSettings { keys, are_enabled: false };
-    build(&[ACME_TLS.to_vec()], Version::Tls12, None, SourceId::NONE, &tickets)
+    build(&[ACME_TLS.to_vec()], Version::Tls12, None, &tickets)
 }
 
 /// The protocol of TLS-ALPN-01 in ALPN (RFC 8737 section 6.2).
@@ -603,20 +593,5 @@ impl KeyLog for Capture {
                 | "CLIENT_TRAFFIC_SECRET_0"
                 | "SERVER_TRAFFIC_SECRET_0"
         )
-    }
-}
-
-impl From<LocalError> for TlsError {
-    fn from(error: LocalError) -> Self {
-        match error {
-            LocalError::Authority(error) => Self::Local(error),
-            LocalError::Unlisted => Self::Unlisted,
-        }
-    }
-}
-
-impl From<TlsError> for io::Error {
-    fn from(error: TlsError) -> Self {
-        Self::other(error)
     }
 }

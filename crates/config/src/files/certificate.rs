@@ -133,9 +133,7 @@ pub fn load(files: &CertificateFiles) -> Result<Pair, CertificateError> {
 
 fn load_once(files: &CertificateFiles) -> Result<Pair, CertificateError> {
     let (chain, of_chain) = stamped_chain(&files.certificate)?;
-    if let Some(bytes) = chain.first().map(|leaf| leaf.len()).filter(|len| *len > LEAF_BYTES_MAX) {
-        return Err(CertificateError::LargeLeaf { file: files.certificate.clone(), bytes });
-    }
+    check_leaf(files, &chain)?;
     let (key, of_key) = key(&files.key)?;
     pair(files, chain, key, [of_chain, of_key])
 }
@@ -149,6 +147,30 @@ pub fn load_text(file: &Path, text: &[u8]) -> Result<Pair, CertificateError> {
     let chain = chain_of(file, text)?;
     let key = key_of(file, text)?;
     pair(&files, chain, key, [Stamp::default(); 2])
+}
+
+/// Takes a chain and its key in DER, whose name is `from` in errors.
+///
+/// # Errors
+/// If one of them cannot be used, or the key does not belong to the certificate.
+pub fn of_der(
+    from: &Path,
+    chain: Vec<CertificateDer<'static>>,
+    key: Zeroizing<PrivateKeyDer<'static>>,
+) -> Result<Pair, CertificateError> {
+    let files = CertificateFiles { certificate: from.to_owned(), key: from.to_owned() };
+    check_leaf(&files, &chain)?;
+    pair(&files, chain, key, [Stamp::default(); 2])
+}
+
+fn check_leaf(
+    files: &CertificateFiles,
+    chain: &[CertificateDer<'_>],
+) -> Result<(), CertificateError> {
+    match chain.first().map(|leaf| leaf.len()).filter(|len| *len > LEAF_BYTES_MAX) {
+        Some(bytes) => Err(CertificateError::LargeLeaf { file: files.certificate.clone(), bytes }),
+        None => Ok(()),
+    }
 }
 
 fn pair(

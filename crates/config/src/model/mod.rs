@@ -1,5 +1,6 @@
 //! The checked configuration as values, after defaults.
 
+pub(crate) mod certificate_source;
 pub mod dns;
 pub(crate) mod headers;
 pub(crate) mod limits;
@@ -20,8 +21,10 @@ use ipnet::IpNet;
 
 use crate::files::certificate::CertificateFiles;
 use crate::files::users::Users;
+pub use crate::model::certificate_source::{CertificateSource, LocalNames};
 use crate::model::headers::Fields;
 use crate::model::listen_address::ListenAddress;
+use crate::spiffe::id::SpiffePattern;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -256,6 +259,8 @@ pub struct Terminate {
     pub alpn_select: Vec<Vec<u8>>,
     /// If given, client certificates are required and verified against these CA certificates.
     pub client_ca: Option<PathBuf>,
+    /// If not empty, client certificates are required, with one of these SPIFFE ids.
+    pub client_spiffe: Vec<SpiffePattern>,
     /// The revocation lists of the authorities in `client_ca`. Empty: none is asked for.
     pub client_crl: Vec<PathBuf>,
     /// True if these lists, and those for upstreams, count although they have expired.
@@ -274,33 +279,6 @@ pub struct Terminate {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// In a hold rule: it waits for a verdict first.
     pub hold: Option<Hold>,
-}
-
-/// Where the certificates of a rule come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum CertificateSource {
-    /// Files, in `RuleList::certificates`.
-    #[default]
-    Files,
-    /// `"local"`: one for each name, signed by the local certificate authority.
-    Local(LocalNames),
-    /// `"mint"`: one for each certificate of an origin, signed by the authority of the rule, whose
-    /// files are in `RuleList::certificates`.
-    Mint,
-    /// `"acme"`: one for each name, ordered from an ACME server.
-    Acme {
-        /// True if a name is ordered when a client first asks for it.
-        on_demand: bool,
-    },
-}
-
-/// The names that the local certificate authority signs for a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LocalNames {
-    /// The rule lists names, so each name that gets there is listed.
-    Listed,
-    /// The rule takes any name: only those of this machine are signed.
-    Loopback,
 }
 
 /// Where a terminated connection goes.
@@ -325,6 +303,13 @@ pub struct TlsUpstream {
     pub tls: UpstreamTls,
     /// The protocols that it is offered by ALPN, in this order. Empty: no ALPN.
     pub alpn: Vec<Vec<u8>>,
+}
+
+impl Terminate {
+    /// True if its clients must show a certificate.
+    pub fn asks_client(&self) -> bool {
+        self.client_ca.is_some() || !self.client_spiffe.is_empty()
+    }
 }
 
 impl TerminateUpstream {
@@ -444,13 +429,17 @@ pub struct UpstreamTls {
     pub files: UpstreamFiles,
 }
 
-/// The files that a handshake with an `https://` upstream needs.
+/// The files and SPIFFE ids that a handshake with an `https://` upstream needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct UpstreamFiles {
     /// The CA certificates. `None`: the system's.
     pub ca: Option<PathBuf>,
     /// The certificate that an upstream is shown if it asks for one, and its key.
     pub certificate: Option<CertificateFiles>,
+    /// True if that certificate is the one of the SPIFFE Workload API instead.
+    pub shows_svid: bool,
+    /// If not empty, it must have one of these SPIFFE ids, and no name.
+    pub ids: Vec<SpiffePattern>,
     /// The revocation lists of the authorities in `ca`. Empty: none is asked for.
     pub crl: Vec<PathBuf>,
     /// True if these lists count although they have expired.

@@ -10,6 +10,7 @@ pub(crate) mod request_order;
 mod requester;
 pub(crate) mod requests;
 pub(crate) mod sources;
+pub(crate) mod spiffe;
 pub(crate) mod upstreams;
 
 use std::collections::HashMap;

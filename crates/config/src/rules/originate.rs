@@ -122,6 +122,7 @@ pub(crate) fn read(
         upstream_wait: upstreams::wait(section),
         alpn_select: Vec::new(),
         client_ca: None,
+        client_spiffe: Vec::new(),
         client_crl: Vec::new(),
         accepts_expired_crl: false,
         client_cert_header: false,

@@ -16,6 +16,7 @@ use crate::model::{
 };
 use crate::rules::matchers;
 use crate::rules::sources::{self, Dialled};
+use crate::rules::spiffe;
 use crate::settings::duration;
 
 /// Most upstreams of a rule: a worker remembers in 64 bits which of them it has tried.
@@ -213,7 +214,11 @@ pub(crate) fn read_http_keys(
     read_alpn(section, first, others);
     let is_http = matches!(first, TerminateUpstream::Http(_));
     let is_chosen = !first.may_be_listed();
-    let certificate = certificate(section, files);
+    let shows_svid = spiffe::is_shown(section);
+    let certificate = if shows_svid { None } else { certificate(section, files) };
+    let ids = spiffe::patterns(section, "upstream_spiffe");
+    let spiffe = ["upstream_spiffe", "upstream_certificate"];
+    let spiffe = section.present(&spiffe).find(|(key, _)| *key == "upstream_spiffe" || shows_svid);
     let ca = section.text("upstream_ca");
     let name = section.text("upstream_name");
     let Some(tls) = first.tls_mut() else {
@@ -223,9 +228,8 @@ pub(crate) fn read_http_keys(
             true => "only an https:// upstream has a certificate to verify, or asks for one",
             false => "this is for upstreams with HTTP: https://, http:// or http+unix:",
         };
-        for text in [ca, name, shown, crl].into_iter().flatten() {
-            text.at.error(message);
-        }
+        let texts = [ca, name, shown, crl].into_iter().flatten().map(|text| text.at);
+        texts.chain(spiffe.map(|(_, at)| at)).for_each(|at| at.error(message));
         return;
     };
     if let Some(text) = name {
@@ -234,6 +238,15 @@ pub(crate) fn read_http_keys(
     tls.files.ca = ca.map(|text| files.check_authorities(text));
     tls.files.accepts_expired_crl = accepts_expired_crl(section);
     tls.files.crl = crls(section, "upstream_crl", ("upstream_ca", &tls.files.ca), files);
+    if let (Some((_, at)), true) = (spiffe, is_chosen) {
+        at.error("clients choose this upstream, and strangers have no SPIFFE ids that it knows");
+    }
+    if let (Some(text), false) = (ca, ids.is_empty()) {
+        let message = "`upstream_spiffe` verifies the upstream by the bundle of its trust domain, \
+            and `upstream_ca` by a file: leave one of them out";
+        text.at.error(message);
+    }
+    (tls.files.shows_svid, tls.files.ids) = (shows_svid, ids);
     if let Some((text, _)) = &certificate
         && is_chosen
     {

@@ -6,4 +6,5 @@ pub(crate) mod fleet;
 pub(crate) mod hold;
 pub(crate) mod sandbox;
 pub(crate) mod secret;
+pub(crate) mod spiffe;
 pub(crate) mod trace;

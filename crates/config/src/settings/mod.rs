@@ -213,7 +213,7 @@ pub(crate) fn bytes(
 }
 
 /// The keys outside of any table.
-pub(crate) const DOCUMENT_KEYS: [&str; 20] = [
+pub(crate) const DOCUMENT_KEYS: [&str; 21] = [
     "acme",
     "admin",
     "dictionary",
@@ -230,6 +230,7 @@ pub(crate) const DOCUMENT_KEYS: [&str; 20] = [
     "rule",
     "sandbox",
     "secret",
+    "spiffe",
     "tickets",
     "trace",
     "watch",

@@ -104,6 +104,7 @@ fn a_terminate_rule() {
         upstream_wait: Duration::ZERO,
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
+        client_spiffe: Vec::new(),
         client_crl: Vec::new(),
         accepts_expired_crl: false,
         compression: Compression::default(),
@@ -332,7 +333,7 @@ fn keys_of_terminate_rules() {
         folder.said("[[rule]]\naction = \"terminate\"\n"),
         [
             "3:1: a terminate rule needs a certificate: \"local\" (signed here), \"acme\" \
-             (ordered), or \"app.pem\" with `key = \"app.key\"`",
+             (ordered), \"spiffe\", or \"app.pem\" with `key = \"app.key\"`",
             "3:1: a terminate rule needs an `upstream`, such as \"http://127.0.0.1:3000\"",
         ]
     );

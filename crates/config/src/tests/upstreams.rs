@@ -126,7 +126,7 @@ fn http_upstreams_and_fields() {
             "`headers` has strict-transport-security already",
         ),
         ("\"tcp://127.0.0.1:1\"", "hsts = true", "only responses of an upstream with HTTP"),
-        (two, "client_cert_header = true", "only with `client_ca` does Eyelet ask"),
+        (two, "client_cert_header = true", "only with `client_ca` or `client_spiffe` does"),
         (
             "\"tcp://127.0.0.1:1\"",
             "client_ca = \"app.pem\"\nclient_cert_header = true",

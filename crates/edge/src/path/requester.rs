@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use eyelet_config::Terminate;
+use eyelet_config::spiffe::svid;
 use eyelet_downstream::client::secrets::check_credentials;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{Decided, End, KnownClient, Outcome};
 use eyelet_telemetry::reason::{Reason, UserLack};
 use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::proxy::client_name;
+use rustls_pki_types::CertificateDer;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::path::active::Active;
@@ -43,6 +46,19 @@ pub fn note_certificate(connection: &mut Active<'_>, header: &[u8]) {
         && let Some(name) = client_name(header)
     {
         change(&mut connection.info.decided, |requester| requester.certificate = Some(name.into()));
+    }
+}
+
+/// Notes the SPIFFE id in the client's certificate, if its rule has verified it.
+pub fn note_svid(
+    connection: &mut Active<'_>,
+    terminate: &Terminate,
+    certificate: Option<&CertificateDer<'_>>,
+) {
+    let verified = certificate.filter(|_| !terminate.client_spiffe.is_empty());
+    if let Some(id) = verified.and_then(|certificate| svid::id(certificate).ok()) {
+        let id = id.as_str().into();
+        change(&mut connection.info.decided, |requester| requester.certificate = Some(id));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use eyelet_config::{Config, Depth, Diagnostic, Loaded, Severity};
 use eyelet_resolve::dns::secure::SecureDns;
@@ -27,7 +28,7 @@ pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
 /// What this machine lacks for a sound configuration: certificates of authorities that judge
 /// upstreams. Without them `serve` does not start.
 fn lacks(config: &Config) -> Option<String> {
-    if let Err(error) = ClientConfigs::new(config, None) {
+    if let Err(error) = ClientConfigs::new(config, &Arc::default(), None) {
         return Some(error.to_string());
     }
     if let Err(error) = SecureDns::new(&config.dns) {

@@ -132,7 +132,7 @@ impl PreparedSnapshot {
         let served = earlier.map(|earlier| (&*earlier.tls, &earlier.config.rules));
         let tls = ServerConfigs::new(&config, ticket_keys, served)?;
         let known = earlier.map(|earlier| &*earlier.http.upstream_tls);
-        let upstream_tls = ClientConfigs::new(&config, known)?;
+        let upstream_tls = ClientConfigs::new(&config, tls.workload(), known)?;
         let evidence = match earlier {
             Some(earlier) => earlier.names.evidence.reloaded(&config)?,
             None => EvidenceStore::new(&config)?,

@@ -22,6 +22,7 @@ use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::listing::{ConnectionKind, Filter, Listed, Slice};
 use eyelet_telemetry::rule_hits::RuleCount;
 use eyelet_tls::tickets::{Now, TicketKeys};
+use eyelet_tls::workload::SvidLack;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
@@ -215,7 +216,7 @@ impl EdgeAnswers {
 
     /// A drain ends them.
     fn lost_threads(&self) -> Vec<&'static str> {
-        let snapshot = self.snapshot().filter(|_| self.is_ready());
+        let snapshot = self.snapshot().filter(|_| !self.is_draining.load(Relaxed));
         snapshot
             .map_or_else(Vec::new, |snapshot| lost(&snapshot.http).map(|one| one.name).collect())
     }
@@ -235,8 +236,15 @@ impl EdgeAnswers {
 }
 
 impl Answers for EdgeAnswers {
-    fn is_ready(&self) -> bool {
-        !self.is_draining.load(Relaxed)
+    fn unready(&self) -> Option<&'static str> {
+        if self.is_draining.load(Relaxed) {
+            return Some("draining");
+        }
+        let snapshot = self.snapshot().filter(|snapshot| snapshot.config.spiffe.is_some())?;
+        snapshot.tls.workload().certificates().err().map(|lack| match lack {
+            SvidLack::NotSent => "the SPIFFE Workload API has sent no certificate",
+            SvidLack::Expired => "the certificate of the SPIFFE Workload API has expired",
+        })
     }
 
     fn metrics(&self, metrics: &mut Metrics) {
@@ -318,7 +326,7 @@ impl EdgeAnswers {
             "started_unix_seconds": self.started_unix,
             "uptime_seconds": self.started.elapsed().as_secs_f64(),
             "generation": snapshot.generation,
-            "draining": !self.is_ready(),
+            "draining": self.is_draining.load(Relaxed),
             "access_log": match (&snapshot.config.log.access, snapshot.config.log.format) {
                 (Access::Off, _) => "off",
                 (_, LogFormat::Json) => "json",

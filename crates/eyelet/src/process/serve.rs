@@ -41,6 +41,7 @@ use eyelet_engine::worker::{ListenerSocket, Order, Orders, WorkerOrders};
 use eyelet_hold::Holds;
 use eyelet_memory::budget::Budget;
 use eyelet_sources::{ChangedSources, Served, SourceWatcher};
+use eyelet_spiffe::SpiffeKeeper;
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
 use eyelet_tls::tickets::TicketKeys;
@@ -100,6 +101,7 @@ pub struct Running {
     arrivals: Vec<(mpsc::Sender<Arrival>, Arc<Counters>)>,
     ticket_keeper: TicketKeeper,
     acme_keeper: AcmeKeeper,
+    spiffe_keeper: SpiffeKeeper,
     /// Answers questions about this process.
     pub admin: AdminKeeper,
     /// The processes before this one that linger.
@@ -213,6 +215,8 @@ fn begin(
     let writer = Writer::start(config, &budget).map_err(|error| log_error(config, error))?;
     let snapshot = Arc::new(prepared.first(count, &addresses, (&budget, &acme_keeper.table))?);
     acme_keeper.configure(&snapshot.config).map_err(StartError::Acme)?;
+    let mut spiffe_keeper = SpiffeKeeper::default();
+    spiffe_keeper.configure(&snapshot.config, snapshot.tls.workload());
     let published = Arc::new(Published::new(snapshot, listeners, writer.lines(), count));
     let (connections, queries) = Connections::new(count);
     let predecessors = Predecessors::new(published.snapshot().holds.clone());
@@ -230,6 +234,7 @@ fn begin(
         arrivals: Vec::new(),
         ticket_keeper,
         acme_keeper,
+        spiffe_keeper,
         admin,
         predecessors,
         sources: None,
@@ -372,6 +377,7 @@ impl Running {
         if let Err(error) = self.acme_keeper.configure(&snapshot.config) {
             tracing::error!("{}", StartError::Acme(error));
         }
+        self.spiffe_keeper.configure(&snapshot.config, snapshot.tls.workload());
         self.webhook.configure(&snapshot.config.hold, &snapshot.holds);
         let generation = snapshot.generation;
         self.published.publish(snapshot, listeners, self.writer.lines());
@@ -422,7 +428,8 @@ impl Running {
             Ok(idle) => self.acme_keeper = idle,
             Err(error) => tracing::error!("{}", StartError::Acme(error)),
         }
-        // Nothing that serves here follows files any more.
+        // Nothing that serves here follows files or the Workload API any more.
+        self.spiffe_keeper = SpiffeKeeper::default();
         self.sources = None;
         // Waits for what is being written.
         let finished =
@@ -592,9 +599,7 @@ impl Running {
     }
 
     /// The listening addresses, in the order of the configuration; port 0 is resolved. That of a
-    /// Unix socket is [`ListenAddress::inet`].
-    ///
-    /// [`ListenAddress::inet`]: eyelet_config::ListenAddress::inet
+    /// Unix socket is [`inet`](eyelet_config::ListenAddress::inet).
     pub fn addresses(&self) -> Vec<SocketAddr> {
         addresses(&self.published.listeners())
     }
@@ -606,25 +611,24 @@ impl Running {
 
     /// The memory now counted against `memory_max`, by kind, in one line.
     pub fn accounts(&self) -> String {
-        let resident = eyelet_sys::memory::resident_bytes();
+        let (rss, budget) = (eyelet_sys::memory::resident_bytes(), &self.budget);
         let (alive, newest) = (snapshot::alive(), self.published.snapshot().generation);
         format!(
-            "memory: {resident} bytes resident; {}; configurations: {alive} held, {newest} read",
-            self.budget
+            "memory: {rss} bytes resident; {budget}; configurations: {alive} held, {newest} read"
         )
     }
 
     /// The thread that has ended by itself, if there is one, which only a failure causes. One
     /// missing worker suffices: its connections are gone, and so is its share of new ones.
     pub fn died(&self) -> Option<&'static str> {
-        let sources = self.sources.as_ref();
         let mut writers = iter::once(&self.writer).chain(&self.earlier_writer);
         let threads = [
             ("a worker", self.workers.iter().any(JoinHandle::is_finished)),
             ("the thread `access-log`", writers.any(Writer::has_died)),
             ("the thread `tickets`", self.ticket_keeper.has_died()),
             ("the thread `acme`", self.acme_keeper.has_died()),
-            ("the thread `sources`", sources.is_some_and(SourceWatcher::has_died)),
+            ("the thread `spiffe`", self.spiffe_keeper.has_died()),
+            ("the thread `sources`", self.sources.as_ref().is_some_and(SourceWatcher::has_died)),
         ];
         threads.into_iter().find(|(_, has_died)| *has_died).map(|(name, _)| name)
     }

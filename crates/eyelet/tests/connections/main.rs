@@ -65,6 +65,7 @@ mod service;
 mod shadow;
 mod socks;
 mod source_addresses;
+mod spiffe;
 mod splice;
 mod systemd;
 mod terminate;

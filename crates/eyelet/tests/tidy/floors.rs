@@ -216,6 +216,19 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "zeroize",
         ]),
     ),
+    (
+        "crates/spiffe",
+        Some(&[
+            "eyelet-config",
+            "eyelet-h2",
+            "eyelet-tls",
+            "parking_lot",
+            "rustls-pki-types",
+            "thiserror",
+            "tracing",
+            "zeroize",
+        ]),
+    ),
     ("crates/child", Some(&["eyelet-sys", "thiserror"])),
     (
         "crates/sandbox",

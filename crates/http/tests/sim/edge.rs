@@ -94,7 +94,8 @@ impl Setup {
         );
         let keys = Arc::new(TicketKeys::new(configs[0].tickets.lifetime));
         let server_tls = Arc::new(ServerConfigs::new(&none.unwrap().config, &keys, None).unwrap());
-        let upstream_tls = Arc::new(ClientConfigs::new(&configs[0], None).unwrap());
+        let upstream_tls =
+            Arc::new(ClientConfigs::new(&configs[0], &Arc::default(), None).unwrap());
         let names = configs.each_ref().map(names);
         Self { folder, configs, names, upstream_tls, server_tls }
     }

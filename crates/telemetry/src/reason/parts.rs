@@ -79,8 +79,12 @@ named! {
 }
 
 named! {
-    /// Why there is no certificate for a name that is ordered from an ACME server.
+    /// Why there is no certificate of an ACME server, or of the SPIFFE Workload API.
     CertificateLack {
+        /// The last one that the Workload API has sent has expired.
+        Expired = "that of the SPIFFE Workload API has expired",
+        /// The Workload API has sent none, or has taken it back.
+        NotSent = "the SPIFFE Workload API has sent none",
         /// More names are asked for at once than can be ordered.
         Busy = "too many names are asked for at once",
         /// The last order failed. The diagnostics say why.

@@ -252,7 +252,9 @@ fn grouped_examples() -> Vec<Reason> {
     all.extend(limits.map(|limit| Reason::Timeout(limit, None)));
     let lacks = [
         CertificateLack::Busy,
+        CertificateLack::Expired,
         CertificateLack::Failed,
+        CertificateLack::NotSent,
         CertificateLack::NoName,
         CertificateLack::Ordered,
         CertificateLack::Slow,

@@ -15,6 +15,7 @@ use crate::path::handshake::{HandshakeFailure, handshake};
 use crate::path::peek;
 use crate::path::proxy_protocol;
 use crate::path::refuse::{self, RefusalMessage};
+use crate::path::requester;
 use crate::path::upstream;
 use eyelet_config::{CertificateSource, Terminate, TerminateUpstream};
 use eyelet_engine::park;
@@ -28,6 +29,7 @@ use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{CertificateLack, Class, Detail, Peer, Reason, Stage};
 use eyelet_tls::certificates::Certificates;
 use eyelet_tls::server::TlsError;
+use eyelet_tls::workload::SvidLack;
 
 /// Time between the first two dials to an upstream that is down.
 const WAIT_STEP_MIN: Duration = Duration::from_millis(100);
@@ -88,7 +90,7 @@ pub async fn terminate(
         Ok(Some(certificates)) => with.certificates = certificates,
         Err(end) => return refuse::refuse(connection, &RefusalMessage::of(&end.reason), end),
     }
-    let asks_client = terminate.client_ca.is_some();
+    let asks_client = terminate.asks_client();
     let client_roots = with.client_roots;
     let began = connection.edge.engine.begins();
     let done = match handshake(connection, with, peeked, offer.early_data, asks_client).await {
@@ -102,6 +104,7 @@ pub async fn terminate(
         connection.info.decided.client_certificate =
             done.certificate.as_deref().map(|leaf| Arc::new(leaf.into()));
     }
+    requester::note_svid(connection, terminate, done.certificate.as_ref());
     connection.info.decided.tls_version = Some(done.version);
     connection.edge.engine.counters.groups.up(done.group);
     let header = match terminate.proxy_protocol {
@@ -145,6 +148,7 @@ async fn made(
     // Boxed: few connections wait here, and the room would be in every handshake's future.
     match terminate.certificates {
         CertificateSource::Files | CertificateSource::Local(_) => Ok(None),
+        CertificateSource::Spiffe => svid(connection).map(Some),
         CertificateSource::Acme { on_demand } => {
             Box::pin(issued(connection, on_demand)).await.map(Some)
         }
@@ -152,6 +156,17 @@ async fn made(
             Box::pin(mint::certificates(connection, rule, terminate)).await.map(Some)
         }
     }
+}
+
+/// The certificate that the SPIFFE Workload API has sent.
+fn svid(connection: &Active<'_>) -> Result<Arc<Certificates>, End> {
+    let sent = connection.edge.snapshot.tls.workload().certificates();
+    sent.map_err(|lack| {
+        End::failed(Reason::NoCertificate(match lack {
+            SvidLack::NotSent => CertificateLack::NotSent,
+            SvidLack::Expired => CertificateLack::Expired,
+        }))
+    })
 }
 
 /// The certificate that an ACME server issued for the name. With `on_demand` it is ordered now.

@@ -2,7 +2,7 @@
 
 use eyelet_record::{CONTROL_BYTES_MAX, Keys, Role, Session, Suite};
 use eyelet_wire::alert::AlertDescription;
-use rustls::{Error, InvalidMessage, PeerIncompatible, PeerMisbehaved};
+use rustls::{CertificateError, Error, InvalidMessage, PeerIncompatible, PeerMisbehaved};
 
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::reason::{Detail, HandshakeFault, Reason, Stage, When};
@@ -67,6 +67,11 @@ pub fn ours(error: &Error, tls12: bool, lacking: bool, said: bool) -> Option<Ale
 /// The end of a connection whose handshake failed.
 pub fn end(failure: &HandshakeError) -> End {
     End::failed(match failure {
+        // Our own verifier's fault. rustls would show how it is stored.
+        HandshakeError::Tls(Error::InvalidCertificate(CertificateError::Other(why))) => {
+            let text = format!("invalid peer certificate: {why}");
+            Reason::Handshake(HandshakeFault::Certificate, Detail::of(text))
+        }
         HandshakeError::Tls(error) => Reason::Handshake(fault(error), Detail::of(error)),
         HandshakeError::Record(bad) => Reason::Handshake(HandshakeFault::Protocol, Detail::of(bad)),
         HandshakeError::Closed => Reason::ClientClosed(Some(SHAKING)),

@@ -1,5 +1,6 @@
 //! Requests one response from an upstream, without credentials.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,7 +30,8 @@ impl Source {
             HttpAddress::Destination => return Err(STRANGERS.into()),
         };
         let Some(tls) = &upstream.tls else { return Ok(Self(HttpServer { address, tls: None })) };
-        let configs = ClientConfigs::new(config, None).map_err(|error| error.to_string())?;
+        let configs =
+            ClientConfigs::new(config, &Arc::default(), None).map_err(|error| error.to_string())?;
         let client = configs.of(tls, Spoken::Http1).ok_or("no TLS configuration")?;
         let name = ServerName::try_from(tls.name.clone()).map_err(|error| error.to_string())?;
         Ok(Self(HttpServer { address, tls: Some((client, name)) }))

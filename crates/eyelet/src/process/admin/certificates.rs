@@ -128,15 +128,23 @@ fn few_of(soonest: &[(Place, Origin)], limit: usize) -> impl Iterator<Item = usi
 /// is the only one to look out for.
 fn described(snapshot: Arc<Snapshot>) -> impl Iterator<Item = Origin> + Send {
     let acme = snapshot.acme.all().into_iter().map(issued);
-    let local = authority(&snapshot);
+    let local = authority(&snapshot).into_iter().chain(svid(&snapshot));
     let sets = 0..snapshot.config.rules.certificates_len() as u32;
     let files = sets.flat_map(move |set| snapshot.tls.describe_set(&snapshot.config.rules, set));
-    local.into_iter().chain(files.map(from_file)).chain(acme)
+    local.chain(files.map(from_file)).chain(acme)
 }
 
 fn authority(snapshot: &Snapshot) -> Option<Origin> {
     let (file, described) = snapshot.tls.describe_local()?;
     Some(("local", file.display().to_string(), described.ok_or("unreadable".into())))
+}
+
+fn svid(snapshot: &Snapshot) -> Option<Origin> {
+    let settings = snapshot.config.spiffe.as_ref()?;
+    Some(match snapshot.tls.workload().describe() {
+        Some((id, described)) => ("spiffe", id.to_string(), described.ok_or("unreadable".into())),
+        None => ("spiffe", settings.socket.display().to_string(), Err("none was sent".into())),
+    })
 }
 
 fn from_file((files, described): Described) -> Origin {
@@ -154,6 +162,7 @@ fn issued(known: Known) -> Origin {
 /// A certificate that is not described yet.
 enum Undescribed {
     Authority,
+    Svid,
     File { set: u32, index: usize },
     Issued(Known),
 }
@@ -172,17 +181,21 @@ fn expiries(snapshot: &Snapshot) -> impl Iterator<Item = (Place, Undescribed)> +
     let local = authority(snapshot).map(|(_, _, described)| {
         (place(described.ok().map(|described| described.not_after)), Undescribed::Authority)
     });
+    let svid = svid(snapshot).map(|(_, _, described)| {
+        (place(described.ok().map(|described| described.not_after)), Undescribed::Svid)
+    });
     let rules = &snapshot.config.rules;
     let files = (0..rules.certificates_len() as u32).flat_map(move |set| {
         let all = snapshot.tls.expiries(rules, set).into_iter().enumerate();
         all.map(move |(index, expiry)| (place(expiry), Undescribed::File { set, index }))
     });
-    local.into_iter().chain(files).chain(acme)
+    local.into_iter().chain(svid).chain(files).chain(acme)
 }
 
 fn describe(snapshot: &Snapshot, of: Undescribed) -> Option<Origin> {
     match of {
         Undescribed::Authority => authority(snapshot),
+        Undescribed::Svid => svid(snapshot),
         Undescribed::File { set, index } => {
             let all = snapshot.tls.describe_set(&snapshot.config.rules, set);
             all.into_iter().nth(index).map(from_file)
