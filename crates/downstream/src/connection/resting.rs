@@ -186,7 +186,7 @@ pub enum RestTimeout {
     /// `upstream_timeout`: its request is sent, and its response has not begun.
     Upstream,
     /// `idle_timeout`: it is a WebSocket, or has switched protocols, or its response has no known
-    /// end, as an event stream. It owes nobody a byte.
+    /// end, as an event stream: its upstream owes no byte. What its request owes waits as long.
     Idle,
 }
 

@@ -272,9 +272,10 @@ impl Exchange<'_, '_> {
     }
 
     /// The timeout of a response: nobody waits for its next byte if its end is not known, and the
-    /// client has taken all that came.
+    /// client has taken all that came. One that cannot rest has no more time than other bodies: it
+    /// holds a task.
     pub(super) fn timeout(&self, passing: &Passing<'_>) -> RestTimeout {
-        match self.stream.queued() == 0 && passing.is_at_rest() {
+        match self.stream.queued() == 0 && passing.is_at_rest() && self.client_rests() {
             true => passing.timeout(),
             false => RestTimeout::Body,
         }
