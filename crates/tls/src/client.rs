@@ -15,10 +15,10 @@ use rustls::{CertificateError, ClientConfig, Error, InvalidMessage, NoKeyLog, Ro
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::provider::PROVIDER;
-use crate::revoked::{self, ServerVerifier};
 use crate::roots;
 use crate::server::{Capture, TlsError};
-use crate::spiffe_verifier::{ShowsSvid, SpiffeVerifier};
+use crate::verify::revoked::{self, ServerVerifier};
+use crate::verify::spiffe_verifier::{ShowsSvid, SpiffeVerifier};
 use crate::workload::Workload;
 use eyelet_config::certificate;
 use eyelet_config::crl::Revocations;

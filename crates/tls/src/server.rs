@@ -18,16 +18,16 @@ use rustls::{KeyLog, ServerConfig, SupportedProtocolVersion, version};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use zeroize::Zeroizing;
 
-use crate::authorities::{Authorities, ClientFiles};
 use crate::certificates::{
     Certificate, CertificateMaker, CertificateStore, Certificates, Described, PairPlaces,
 };
-use crate::client_trust::ClientTrust;
 pub use crate::error::TlsError;
 use crate::local::LocalCertificates;
 use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
+use crate::verify::authorities::{Authorities, ClientFiles};
+use crate::verify::client_trust::ClientTrust;
 use crate::workload::Workload;
 use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
 use eyelet_config::crl::Revocations;
