@@ -15,10 +15,10 @@ use rustls::{CertificateError, ClientConfig, Error, InvalidMessage, NoKeyLog, Ro
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::provider::PROVIDER;
-use crate::revoked::{self, ServerVerifier};
 use crate::roots;
 use crate::server::{Capture, TlsError};
-use crate::spiffe_verifier::{ShowsSvid, SpiffeVerifier};
+use crate::verify::revoked::{self, ServerVerifier};
+use crate::verify::spiffe_verifier::{ShowsSvid, SpiffeVerifier};
 use crate::workload::Workload;
 use eyelet_config::certificate;
 use eyelet_config::crl::Revocations;
@@ -62,12 +62,12 @@ struct Stamps {
 
 /// The contents of the files.
 struct Contents {
-    trust: Trust,
-    shown: Shown,
+    trust: UpstreamTrust,
+    shown: OwnCertificate,
 }
 
 /// Who verifies an upstream.
-enum Trust {
+enum UpstreamTrust {
     /// Authorities, with their revocation lists.
     Authorities(Arc<RootCertStore>, Option<Arc<Revocations>>),
     /// The newest bundle of its trust domain.
@@ -76,7 +76,7 @@ enum Trust {
 
 /// What an upstream is shown that asks for a certificate.
 #[derive(Clone)]
-enum Shown {
+enum OwnCertificate {
     Nothing,
     /// A certificate of files.
     Pair(Arc<CertifiedKey>),
@@ -102,7 +102,7 @@ impl PartialEq for Roots {
 struct Offers {
     /// `None`: the upstream is verified by its SPIFFE id.
     authorities: Option<(Roots, Arc<ServerVerifier>)>,
-    shown: Shown,
+    shown: OwnCertificate,
     either: Arc<ClientConfig>,
     one: Arc<ClientConfig>,
     two: Arc<ClientConfig>,
@@ -273,8 +273,8 @@ pub fn roots_config(
     ca: Option<&Path>,
 ) -> Result<(Arc<ClientConfig>, Arc<RootCertStore>), TlsError> {
     let store = Arc::new(read_roots(ca)?.0);
-    let trust = Trust::Authorities(store.clone(), None);
-    let offers = make(Contents { trust, shown: Shown::Nothing })?;
+    let trust = UpstreamTrust::Authorities(store.clone(), None);
+    let offers = make(Contents { trust, shown: OwnCertificate::Nothing })?;
     let mut config = ClientConfig::clone(&offers.one);
     // rustls keeps its connections: nobody would take the secrets.
     config.enable_secret_extraction = false;
@@ -312,18 +312,18 @@ impl Offers {
     fn are_of(&self, contents: &Contents) -> bool {
         let is_same_trust = match (&self.authorities, &contents.trust) {
             // Lists are not compared: what was read again replaces what was there.
-            (Some((roots, verifier)), Trust::Authorities(read, lists)) => {
+            (Some((roots, verifier)), UpstreamTrust::Authorities(read, lists)) => {
                 verifier.revocations.is_none() && lists.is_none() && roots.store.roots == read.roots
             }
             // The ids are no contents of files.
-            (None, Trust::Spiffe(_)) => true,
-            (Some(_), Trust::Spiffe(_)) | (None, Trust::Authorities(..)) => false,
+            (None, UpstreamTrust::Spiffe(_)) => true,
+            (Some(_), UpstreamTrust::Spiffe(_)) | (None, UpstreamTrust::Authorities(..)) => false,
         };
         is_same_trust && self.shown == contents.shown
     }
 }
 
-impl PartialEq for Shown {
+impl PartialEq for OwnCertificate {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Nothing, Self::Nothing) | (Self::Svid(_), Self::Svid(_)) => true,
@@ -335,20 +335,20 @@ impl PartialEq for Shown {
 
 fn read(of: &UpstreamFiles, workload: &Arc<Workload>) -> Result<(Contents, Stamps), TlsError> {
     let (shown, pair) = match &of.certificate {
-        None if of.shows_svid => (Shown::Svid(workload.clone()), None),
-        None => (Shown::Nothing, None),
+        None if of.shows_svid => (OwnCertificate::Svid(workload.clone()), None),
+        None => (OwnCertificate::Nothing, None),
         Some(files) => {
             let pair = certificate::load(files)?;
-            (Shown::Pair(Arc::new(pair.certified)), Some(pair.stamps))
+            (OwnCertificate::Pair(Arc::new(pair.certified)), Some(pair.stamps))
         }
     };
     if !of.ids.is_empty() {
-        let trust = Trust::Spiffe(SpiffeVerifier::new(workload, &of.ids));
+        let trust = UpstreamTrust::Spiffe(SpiffeVerifier::new(workload, &of.ids));
         return Ok((Contents { trust, shown }, Stamps { ca: None, pair, crl: Vec::new() }));
     }
     let (roots, ca) = read_roots(of.ca.as_deref())?;
     let (lists, crl) = revoked::revocations(&of.crl, &roots, of.accepts_expired_crl)?;
-    let trust = Trust::Authorities(Arc::new(roots), lists);
+    let trust = UpstreamTrust::Authorities(Arc::new(roots), lists);
     Ok((Contents { trust, shown }, Stamps { ca, pair, crl }))
 }
 
@@ -373,7 +373,7 @@ fn make(Contents { trust, shown }: Contents) -> Result<Offers, TlsError> {
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone());
     let builder = builder.with_safe_default_protocol_versions()?;
     let (builder, authorities) = match trust {
-        Trust::Authorities(store, revocations) => {
+        UpstreamTrust::Authorities(store, revocations) => {
             let verifier = verifier(store.clone(), revocations)?;
             let builder = match &verifier.revocations {
                 None => builder.with_webpki_verifier(verifier.verifier.clone()),
@@ -381,17 +381,19 @@ fn make(Contents { trust, shown }: Contents) -> Result<Offers, TlsError> {
             };
             (builder, Some((Roots { store }, verifier)))
         }
-        Trust::Spiffe(verifier) => {
+        UpstreamTrust::Spiffe(verifier) => {
             (builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)), None)
         }
     };
-    let shows_svid = matches!(shown, Shown::Svid(_));
+    let shows_svid = matches!(shown, OwnCertificate::Svid(_));
     let mut config = match shown.clone() {
-        Shown::Nothing => builder.with_no_client_auth(),
-        Shown::Pair(pair) => {
+        OwnCertificate::Nothing => builder.with_no_client_auth(),
+        OwnCertificate::Pair(pair) => {
             builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
         }
-        Shown::Svid(workload) => builder.with_client_cert_resolver(Arc::new(ShowsSvid(workload))),
+        OwnCertificate::Svid(workload) => {
+            builder.with_client_cert_resolver(Arc::new(ShowsSvid(workload)))
+        }
     };
     if shows_svid || authorities.is_none() {
         // A session that is resumed is not verified again, and bundles change every day.

@@ -18,16 +18,16 @@ use rustls::{KeyLog, ServerConfig, SupportedProtocolVersion, version};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use zeroize::Zeroizing;
 
-use crate::authorities::{Authorities, ClientFiles};
 use crate::certificates::{
     Certificate, CertificateMaker, CertificateStore, Certificates, Described, PairPlaces,
 };
-use crate::client_trust::ClientTrust;
 pub use crate::error::TlsError;
 use crate::local::LocalCertificates;
 use crate::mint::MintedCertificates;
 use crate::provider::PROVIDER;
 use crate::tickets::{SourceId, TicketKeys, client_certificates};
+use crate::verify::authorities::{Authorities, ClientFiles};
+use crate::verify::client_trust::ClientTrust;
 use crate::workload::Workload;
 use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
 use eyelet_config::crl::Revocations;
@@ -294,9 +294,9 @@ impl ServerConfigs {
 
     /// The files that it was made from.
     pub fn files<'a>(&'a self, rules: &'a RuleList) -> impl Iterator<Item = Cow<'a, Path>> + 'a {
+        let paths = |of: &Authorities| of.files().paths().map(Path::to_owned).collect::<Vec<_>>();
         let authorities = self.made.iter().filter_map(|made| made.authorities());
-        let paths = |of: Arc<Authorities>| of.files().paths().map(Path::to_owned).collect();
-        let authorities = authorities.flat_map(move |of| -> Vec<PathBuf> { paths(of) });
+        let authorities = authorities.flat_map(move |of| paths(&of));
         let sets = (0..rules.certificates_len() as u32).flat_map(|set| rules.certificates(set));
         let pairs = sets.flat_map(|files| [files.certificate, files.key].map(Cow::Owned));
         let local = self.local.iter().map(|local| Cow::Owned(local.file()));

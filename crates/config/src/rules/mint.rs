@@ -70,6 +70,11 @@ pub(crate) fn check_rule<'t>(
             that they accept coded requests";
         at.error(message);
     }
+    if let Some(at) = section.key_at("upstream_spiffe") {
+        let message = "a rule that mints signs what authorities trust, by the origin's name: leave \
+            `upstream_spiffe` out";
+        at.error(message);
+    }
     // An origin chooses how its responses are coded, unless the rule says otherwise.
     if section.value("compress").is_none() {
         terminate.compression.mode = CompressionMode::Off;

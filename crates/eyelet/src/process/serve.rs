@@ -508,8 +508,7 @@ impl Running {
         self.sources = sources.ok();
     }
 
-    /// Returns what has changed in files that are watched, until [`Running::take_changed`] takes
-    /// it.
+    /// Returns what has changed in watched files, until [`Running::take_changed`] takes it.
     pub fn changed(&self) -> watch::Receiver<ChangedSources> {
         self.changed.subscribe()
     }
@@ -598,8 +597,7 @@ impl Running {
         &self.ticket_keeper.keys
     }
 
-    /// The listening addresses, in the order of the configuration; port 0 is resolved. That of a
-    /// Unix socket is [`inet`](eyelet_config::ListenAddress::inet).
+    /// The listening addresses, as configured; port 0 is resolved, Unix sockets have stand-ins.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         addresses(&self.published.listeners())
     }
@@ -618,8 +616,7 @@ impl Running {
         )
     }
 
-    /// The thread that has ended by itself, if there is one, which only a failure causes. One
-    /// missing worker suffices: its connections are gone, and so is its share of new ones.
+    /// The thread that a failure has ended, if any. One worker suffices: its share is lost.
     pub fn died(&self) -> Option<&'static str> {
         let mut writers = iter::once(&self.writer).chain(&self.earlier_writer);
         let threads = [
@@ -639,8 +636,7 @@ impl Running {
     }
 
     /// Stops accepting, closes idle connections, and waits for the rest, for `drain_timeout` at
-    /// most. Then it writes dictionaries to disk, sends what was recorded of traces, and writes the
-    /// last log lines.
+    /// most. Then it writes dictionaries to disk, sends recorded traces, and writes the last lines.
     pub fn drain(self) {
         // A process that replaces this one gets the lock of the folder for certificates now.
         drop(self.acme_keeper);

@@ -419,6 +419,18 @@ fn check_says_what_is_wrong() {
             "leave one of them out",
         ),
         (
+            with("client_spiffe = \"spiffe://one.test/x\"\nclient_crl = \"ca.crl\""),
+            None,
+            "the lists are of authorities: `client_ca` names",
+        ),
+        (
+            socket.to_owned()
+                + &rule("certificate = \"mint\"\nupstream_spiffe = \"spiffe://one.test/x\"")
+                    .replace("tcp://", "https://"),
+            None,
+            "leave `upstream_spiffe` out",
+        ),
+        (
             with("upstream_spiffe = \"spiffe://one.test/x\""),
             None,
             "this is for upstreams with HTTP",

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use eyelet_config::{RuleList, Terminate};
 use rustls::server::danger::ClientCertVerifier;
 
-use crate::authorities::{Authorities, ClientFiles};
 use crate::error::TlsError;
-use crate::spiffe_verifier::SpiffeVerifier;
 use crate::tickets::SourceId;
+use crate::verify::authorities::{Authorities, ClientFiles};
+use crate::verify::spiffe_verifier::SpiffeVerifier;
 use crate::workload::Workload;
 
 /// Who verifies the clients of a rule.

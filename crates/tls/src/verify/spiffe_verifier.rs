@@ -17,8 +17,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use eyelet_config::spiffe::id::{SpiffeId, SpiffePattern, TrustDomain};
 use eyelet_config::spiffe::svid::{self, SvidFault};
 
-use crate::client_chain;
 use crate::provider::PROVIDER;
+use crate::verify::client_chain;
 use crate::workload::{Bundle, Workload};
 
 /// Why a peer's certificate is not accepted.

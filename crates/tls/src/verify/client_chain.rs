@@ -12,7 +12,7 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use crate::revoked::check_revoked;
+use crate::verify::revoked::check_revoked;
 
 /// Refuses a chain with an empty certificate. RFC 5246 section 7.4.2 (`ASN.1Cert<1..2^24-1>`) and
 /// RFC 8446 section 4.4.2 (`cert_data<1..2^24-1>`) forbid them. rustls decodes one, and ignores it

@@ -10,11 +10,11 @@ use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 
-use crate::client_chain;
 use crate::error::TlsError;
 use crate::provider::PROVIDER;
-use crate::revoked::revocations;
 use crate::roots;
+use crate::verify::client_chain;
+use crate::verify::revoked::revocations;
 
 /// The files that say who may sign the certificates of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
