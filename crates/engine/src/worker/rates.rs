@@ -4,6 +4,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -34,19 +35,16 @@ pub struct HandshakeRates {
 #[derive(Debug)]
 pub struct HandshakeBuckets {
     process: AtomicU64,
-    sources: Box<[[AtomicU64; CELLS]; ROWS]>,
+    /// Made for the first handshake that is counted by its source: most processes need none.
+    sources: OnceLock<Box<[[AtomicU64; CELLS]; ROWS]>>,
     /// Keyed: clients choose their addresses.
     hasher: RandomState,
 }
 
 impl Default for HandshakeBuckets {
     fn default() -> Self {
-        let row = || [const { AtomicU64::new(0) }; CELLS];
-        Self {
-            process: AtomicU64::new(0),
-            sources: Box::new([row(), row()]),
-            hasher: RandomState::new(),
-        }
+        let (process, sources) = (AtomicU64::new(0), OnceLock::new());
+        Self { process, sources, hasher: RandomState::new() }
     }
 }
 
@@ -90,7 +88,8 @@ impl HandshakeBuckets {
 
     fn cells(&self, ip: IpAddr) -> [&AtomicU64; ROWS] {
         let hash = self.hasher.hash_one(Source::of(ip));
-        let [one, other] = &*self.sources;
+        let row = || [const { AtomicU64::new(0) }; CELLS];
+        let [one, other] = &**self.sources.get_or_init(|| Box::new([row(), row()]));
         [&one[hash as usize % CELLS], &other[(hash >> 32) as usize % CELLS]]
     }
 }

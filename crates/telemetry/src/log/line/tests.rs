@@ -55,6 +55,9 @@ struct Serial<'a> {
     upstream_tls: Option<&'a UpstreamTlsInfo>,
     identity: Option<&'a KnownClient>,
     held: Option<HeldInfo>,
+    transport: &'static str,
+    datagrams_to_upstream: Option<u64>,
+    datagrams_to_client: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -112,6 +115,9 @@ fn serial(line: &Line<'_>) -> Vec<u8> {
         },
         identity: decided.requester.as_deref(),
         held: decided.held,
+        transport: if measured.datagrams.is_some() { "quic" } else { "tcp" },
+        datagrams_to_upstream: measured.datagrams.map(|[to_upstream, _]| to_upstream),
+        datagrams_to_client: measured.datagrams.map(|[_, to_client]| to_client),
     };
     let mut bytes = serde_json::to_vec(&serial).unwrap();
     bytes.push(b'\n');
@@ -260,15 +266,22 @@ fn measured() -> impl Strategy<Value = Measured> {
         1_700_000_000_000..1_700_000_003_000_u64,
         Just(UNIX_S_MAX * 1000 + 999),
     ];
-    (count(), started, count(), any::<SocketAddr>(), count(), count()).prop_map(
-        |(id, started_unix_ms, duration_ms, client, bytes_to_upstream, bytes_to_client)| Measured {
+    let bytes = (count(), count(), option::of([count(), count()]));
+    (count(), started, count(), any::<SocketAddr>(), bytes).prop_map(
+        |(
+            id,
+            started_unix_ms,
+            duration_ms,
+            client,
+            (bytes_to_upstream, bytes_to_client, datagrams),
+        )| Measured {
             id,
             started_unix_ms,
             duration_ms,
             client,
             bytes_to_upstream,
             bytes_to_client,
-            datagrams: None,
+            datagrams,
         },
     )
 }
