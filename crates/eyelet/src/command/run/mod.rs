@@ -109,6 +109,7 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         port,
         watch: args.watch.clone(),
         variables: Vec::new(),
+        spared: shared::place::COMMAND,
     };
     let wanted = Wanted {
         edge: &args.edge,
