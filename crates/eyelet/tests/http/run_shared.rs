@@ -277,6 +277,17 @@ fn options_of_an_edge_keep_a_command_alone() {
     assert!(network.list().contains("no project of this user shares a port now"));
     let refused = output(&mut network.eyelet("proxy --background --listen 127.0.0.1:0 a.test=b:1"));
     assert_eq!(refused.status.code(), Some(2), "{}", refused.text);
+    // What a container begins with has nothing that goes on without it.
+    let mut first = network.inside("unshare");
+    first.args(["--pid", "--fork", env!("CARGO_BIN_EXE_eyelet"), "proxy", "--background"]);
+    let refused = output(
+        first
+            .args(["--ca-folder"])
+            .arg(network.folder.path().join("authority"))
+            .arg("a.localhost=127.0.0.1:1"),
+    );
+    assert!(refused.text.contains("leave --background out"), "{}", refused.text);
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.text);
 }
 
 #[test]
