@@ -238,7 +238,7 @@ struct Session<'a> {
 impl Session<'_> {
     /// Passes signals to the application and prints its events. Returns the exit status.
     async fn until_over(&mut self, signals: &mut Signals) -> Result<u8, Box<dyn Error>> {
-        let mut is_ending = false;
+        let (mut is_ending, mut is_lost) = (false, false);
         loop {
             tokio::select! {
                 signal = signals.next() => match (signal, &self.child) {
@@ -263,7 +263,7 @@ impl Session<'_> {
                     Some(event) => self.obey(event).await,
                     None => return Err("internal error: nobody watches the command".into()),
                 },
-                event = self.served.next() => match event {
+                event = self.served.next(), if !is_lost => match event {
                     ServedEvent::Said(line) => self.screen.0.line(&line),
                     ServedEvent::Stop if self.child.is_none() => return Ok(0),
                     ServedEvent::Stop if is_ending => {}
@@ -279,7 +279,7 @@ impl Session<'_> {
                         }
                     }
                     // What serves the command has ended just before it, by a signal to all.
-                    ServedEvent::Lost if is_ending => {}
+                    ServedEvent::Lost if is_ending => is_lost = true,
                     ServedEvent::Lost => {
                         return Err("the shared edge has ended: start this command again".into());
                     }
