@@ -179,7 +179,8 @@ fn serve(wanted: Wanted<'_>, work: Work, screen: &Screen<'_>) -> Result<u8, Box<
         wanted.certificate.lines(first, address).iter().for_each(|line| screen.say(line));
         let _page = match wanted.share {
             Some(ip) => {
-                let (page, lines) = share::begin(ip, address.port(), wanted.certificate).await?;
+                let reached = (ip, address.port());
+                let (page, lines) = share::begin(reached, &wanted.kept, wanted.certificate).await?;
                 lines.iter().for_each(|line| screen.0.line(line));
                 Some(page)
             }
