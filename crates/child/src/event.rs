@@ -26,6 +26,8 @@ pub struct Application {
     pub watch: Vec<PathBuf>,
     /// More variables for its environment.
     pub variables: Vec<(OsString, OsString)>,
+    /// Orphans with this command serve others, too: they outlive the application that began them.
+    pub spared: &'static str,
 }
 
 /// What happens to the application.

@@ -23,7 +23,7 @@ use eyelet_sys::inotify::WaitEnder;
 pub use event::{Application, ChildEvent, LISTEN_TIMEOUT, Over, STOP_TIMEOUT};
 pub use folders::SuperviseError;
 pub use port::free_port;
-pub use processes::{family, holders, parent};
+pub use processes::{family, has_command, holders, parent};
 pub use sockets::{Endpoint, listening, listens, takes};
 
 use event::Message;

@@ -275,7 +275,8 @@ impl Supervision {
                     .into_iter()
                     .partition(|left| left.is_zombie);
             ended.iter().for_each(|zombie| child::reap(zombie.pid));
-            alive.into_iter().map(|left| left.pid).collect::<Vec<u32>>()
+            let is_its_own = |pid: &u32| !processes::has_command(*pid, self.application.spared);
+            alive.into_iter().map(|left| left.pid).filter(is_its_own).collect::<Vec<u32>>()
         };
         let first = look();
         let began = Instant::now();
@@ -415,7 +416,8 @@ mod tests {
     fn a_second_request_to_end_kills_what_was_left() {
         let (messages, received) = sync_channel(4);
         let (command, watch, variables) = (Vec::new(), Vec::new(), Vec::new());
-        let application = Application { command, port: 1, watch, variables };
+        let spared = "spared";
+        let application = Application { command, port: 1, watch, variables, spared };
         let queue = (messages.clone(), received);
         let supervision = Supervision::new(application, queue, Box::new(|_| ()));
         let (mut life, stubborn) = stubborn();

@@ -55,6 +55,12 @@ pub fn family(root: u32) -> Vec<u32> {
     with_descendants(HashSet::from([root]), &all()).into_iter().collect()
 }
 
+/// Returns true if this word follows the program's name in the command line of a process.
+pub fn has_command(pid: u32, word: &str) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0).nth(1) == Some(word.as_bytes())
+}
+
 /// The process that started this one.
 pub fn parent(pid: u32) -> Option<u32> {
     Some(read(pid)?.parent)
@@ -182,6 +188,17 @@ mod tests {
         assert_eq!(left(5, &[30, 60]), [20, 40, 60], "a zombie is reaped");
         assert_eq!(left(1, &[]), [40], "the first process of a container");
         assert_eq!(children(5, &all), HashSet::from([20, 30, 60]));
+    }
+
+    #[test]
+    fn a_command_is_the_word_behind_the_program() -> std::io::Result<()> {
+        let mut cat = std::process::Command::new("cat");
+        let mut cat = cat.arg("-").stdin(std::process::Stdio::piped()).spawn()?;
+        let found = [has_command(cat.id(), "-"), has_command(cat.id(), "cat")];
+        cat.kill()?;
+        cat.wait()?;
+        assert_eq!(found, [true, false]);
+        Ok(())
     }
 
     #[test]

@@ -150,7 +150,11 @@ impl EvidenceStore {
         {
             next.certificates = self.certificates.clone();
         }
-        if self.dns_settings == config.dns {
+        let trusts_alike = match (&self.secure_dns, &next.secure_dns) {
+            (Some(old), Some(new)) => old.trusts_as(new),
+            (old, new) => old.is_none() && new.is_none(),
+        };
+        if self.dns_settings == config.dns && trusts_alike {
             next.dns = self.dns.clone();
         }
         Ok(next)

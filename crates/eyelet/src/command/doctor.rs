@@ -209,7 +209,7 @@ fn of_port(port: u16) -> Check {
         };
     }
     let holder = holder(port);
-    if holder.is_some_and(is_own) {
+    if holder.is_some_and(|pid| eyelet_child::has_command(pid, place::COMMAND)) {
         return Check::good("port", format!("{port} is Eyelet's, for your projects"));
     }
     let who = match holder {
@@ -234,12 +234,6 @@ fn holder(port: u16) -> Option<u32> {
     let sockets: HashSet<u64> =
         listening.filter(|(_, endpoint)| is_port(endpoint)).map(|(number, _)| number).collect();
     eyelet_child::holders(&sockets).first().copied()
-}
-
-/// Whether a process is a shared edge of ours.
-fn is_own(pid: u32) -> bool {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    line.split(|byte| *byte == 0).nth(1) == Some(place::COMMAND.as_bytes())
 }
 
 fn program(pid: u32) -> String {

@@ -56,7 +56,7 @@ fn a_phone_trusts_what_the_page_gives_it() {
         assert!(said.lines().filter(|line| line.contains('█')).count() > 10, "no code: {said}");
         let page = after("gets ca.pem from ");
         // This user may not have port 80.
-        assert_eq!(page, format!("http://{OWN}:8080/"));
+        assert!(page.starts_with(&format!("http://{OWN}:")) && !page.ends_with(":8080/"), "{page}");
         let html = curl(&network, &[&page]).text;
         let fingerprint = after("the SHA-256 fingerprint of that: ");
         assert!(html.contains(&fingerprint) && html.contains(&url), "{html}");

@@ -162,6 +162,31 @@ fn two_projects_have_one_port_and_the_end_of_one_is_not_that_of_the_other() {
     assert!(again.said().contains("serving https://shop.localhost:8443/\n"), "{}", again.said());
 }
 
+/// What has left is reached no more, by an open connection neither.
+#[test]
+fn the_connections_of_a_project_end_with_it() {
+    let Some(network) = Network::new() else { return };
+    let mut echo = network.inside("node");
+    let serves = "require('net').createServer(s => s.pipe(s)).listen(3000, '127.0.0.1', \
+        () => console.log('ready'))";
+    let mut echo = Talk::start(echo.args(["-e", serves]));
+    echo.hear("ready");
+    let mut proxy = Talk::start(&mut network.eyelet("proxy db.localhost=tcp://127.0.0.1:3000"));
+    proxy.hear("://db.localhost:8443/\n");
+    let other = network.run("", "shop");
+    let connects = "const s = require('tls').connect({ port: 8443, host: '127.0.0.1', \
+        servername: 'db.localhost', rejectUnauthorized: false }, () => s.write('a')); \
+        s.on('data', data => console.log('heard ' + data)); \
+        s.on('error', () => {}); s.on('close', () => { console.log('closed'); process.exit(0); });";
+    let mut client = Talk::start(network.inside("node").args(["-e", connects]));
+    client.hear("heard a");
+    proxy.signal(Signal::TERM);
+    proxy.finish();
+    client.hear("closed");
+    let answer = network.get("https://shop.localhost:8443/");
+    assert!(answer.text.starts_with(&application(&other)), "{}", answer.text);
+}
+
 /// Those that start at the same time find the same edge.
 #[test]
 fn many_that_start_at_once_share_one_edge() {
@@ -252,6 +277,17 @@ fn options_of_an_edge_keep_a_command_alone() {
     assert!(network.list().contains("no project of this user shares a port now"));
     let refused = output(&mut network.eyelet("proxy --background --listen 127.0.0.1:0 a.test=b:1"));
     assert_eq!(refused.status.code(), Some(2), "{}", refused.text);
+    // What a container begins with has nothing that goes on without it.
+    let mut first = network.inside("unshare");
+    first.args(["--pid", "--fork", env!("CARGO_BIN_EXE_eyelet"), "proxy", "--background"]);
+    let refused = output(
+        first
+            .args(["--ca-folder"])
+            .arg(network.folder.path().join("authority"))
+            .arg("a.localhost=127.0.0.1:1"),
+    );
+    assert!(refused.text.contains("leave --background out"), "{}", refused.text);
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.text);
 }
 
 #[test]

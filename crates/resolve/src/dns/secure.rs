@@ -15,7 +15,8 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -158,32 +159,60 @@ pub enum SecureFault {
     Unasked,
     #[error("shut down")]
     ShutDown,
+    #[error("too many questions wait for it")]
+    Busy,
+}
+
+impl SecureFault {
+    /// True if another connection may do better.
+    fn is_of_connection(&self) -> bool {
+        match self {
+            Self::Ended(_) => true,
+            Self::Http(fault) => {
+                matches!(fault, HttpFault::Ended(_) | HttpFault::Refused | HttpFault::Connection(_))
+            }
+            _ => false,
+        }
+    }
 }
 
 impl SecureServer {
-    /// Asks, on a kept connection if there is one. The caller sets a timeout.
+    /// Waits until one more question may be asked at once, for this time at most. That says nothing
+    /// about the server.
+    ///
+    /// # Errors
+    /// The reason, with the server's name.
+    pub async fn place(&self, wait: Duration) -> Result<SemaphorePermit<'_>, String> {
+        let place = match timeout(wait, self.connections.acquire()).await {
+            Ok(place) => place.map_err(|_| SecureFault::ShutDown),
+            Err(_) => Err(SecureFault::Busy),
+        };
+        place.map_err(|fault| self.said(&fault))
+    }
+
+    /// Asks, on a kept connection if there is one. The caller has a place, and sets a timeout.
     ///
     /// # Errors
     /// The reason, with the server's name.
     pub async fn ask(&self, query: &Query) -> Result<DnsResponse, String> {
-        let answered = self.exchange(query).await;
-        answered.map_err(|fault| format!("{}: {fault}", self.shown))
+        self.exchange(query).await.map_err(|fault| self.said(&fault))
+    }
+
+    fn said(&self, fault: &SecureFault) -> String {
+        format!("{}: {fault}", self.shown)
     }
 
     async fn exchange(&self, query: &Query) -> Result<DnsResponse, SecureFault> {
-        let _permit = self.connections.acquire().await.map_err(|_| SecureFault::ShutDown)?;
         let message = message(query)?;
         // A server may end a kept connection at any time, and a query may be sent twice.
-        while let Some(mut connection) = self.take() {
-            if let Ok(answer) = self.on(&mut connection, &message).await {
-                self.keep(connection);
-                return of(answer, query);
+        if let Some(connection) = self.take() {
+            match self.on(connection, &message, query).await {
+                Err(fault) if fault.is_of_connection() => {}
+                answered => return answered,
             }
         }
-        let mut connection = self.connect().await?;
-        let answer = self.on(&mut connection, &message).await?;
-        self.keep(connection);
-        of(answer, query)
+        let connection = self.connect().await?;
+        self.on(connection, &message, query).await
     }
 
     async fn connect(&self) -> Result<Connection, SecureFault> {
@@ -200,14 +229,22 @@ impl SecureServer {
         }
     }
 
-    async fn on(&self, on: &mut Connection, message: &[u8]) -> Result<Vec<u8>, SecureFault> {
-        match (&mut on.http, &self.url) {
+    /// Asks on this connection. It is kept after an answer to this query only.
+    async fn on(
+        &self,
+        mut on: Connection,
+        message: &[u8],
+        query: &Query,
+    ) -> Result<DnsResponse, SecureFault> {
+        let answer = match (&mut on.http, &self.url) {
             (Some(http), Some(url)) => {
-                let answer = http.get(&mut on.stream, &url.authority, &url.path, message).await;
-                Ok(answer?)
+                http.get(&mut on.stream, &url.authority, &url.path, message).await?
             }
-            _ => Ok(over_tls(&mut on.stream, message).await?),
-        }
+            _ => over_tls(&mut on.stream, message).await?,
+        };
+        let response = of(answer, query)?;
+        self.keep(on);
+        Ok(response)
     }
 
     fn take(&self) -> Option<Connection> {

@@ -197,11 +197,16 @@ impl DnsServer {
         }
     }
 
-    /// Sends a query.
+    /// Sends a query. It takes up to twice the timeout: once for a place, and once for the answer.
     async fn ask(&self, query: &Query) -> Result<DnsResponse, NetError> {
         let options = &self.context.options;
         let edns_misses = self.memory.read(self.address, |known| known.edns_misses);
         let with_edns = options.edns0 && edns_misses < EDNS_MISSES_MAX;
+        // A queue here is not the server's silence.
+        let _place = match &self.transport {
+            Transport::Secure(server) => Some(server.place(options.timeout).await?),
+            Transport::Clear(_) => None,
+        };
         let asked = async {
             match &self.transport {
                 // No box on the way drops a part of it.

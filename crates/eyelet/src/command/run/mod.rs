@@ -109,6 +109,7 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         port,
         watch: args.watch.clone(),
         variables: Vec::new(),
+        spared: shared::place::COMMAND,
     };
     let wanted = Wanted {
         edge: &args.edge,
@@ -178,7 +179,8 @@ fn serve(wanted: Wanted<'_>, work: Work, screen: &Screen<'_>) -> Result<u8, Box<
         wanted.certificate.lines(first, address).iter().for_each(|line| screen.say(line));
         let _page = match wanted.share {
             Some(ip) => {
-                let (page, lines) = share::begin(ip, address.port(), wanted.certificate).await?;
+                let reached = (ip, address.port());
+                let (page, lines) = share::begin(reached, &wanted.kept, wanted.certificate).await?;
                 lines.iter().for_each(|line| screen.0.line(line));
                 Some(page)
             }
@@ -237,7 +239,7 @@ struct Session<'a> {
 impl Session<'_> {
     /// Passes signals to the application and prints its events. Returns the exit status.
     async fn until_over(&mut self, signals: &mut Signals) -> Result<u8, Box<dyn Error>> {
-        let mut is_ending = false;
+        let (mut is_ending, mut is_lost) = (false, false);
         loop {
             tokio::select! {
                 signal = signals.next() => match (signal, &self.child) {
@@ -262,7 +264,7 @@ impl Session<'_> {
                     Some(event) => self.obey(event).await,
                     None => return Err("internal error: nobody watches the command".into()),
                 },
-                event = self.served.next() => match event {
+                event = self.served.next(), if !is_lost => match event {
                     ServedEvent::Said(line) => self.screen.0.line(&line),
                     ServedEvent::Stop if self.child.is_none() => return Ok(0),
                     ServedEvent::Stop if is_ending => {}
@@ -278,7 +280,7 @@ impl Session<'_> {
                         }
                     }
                     // What serves the command has ended just before it, by a signal to all.
-                    ServedEvent::Lost if is_ending => {}
+                    ServedEvent::Lost if is_ending => is_lost = true,
                     ServedEvent::Lost => {
                         return Err("the shared edge has ended: start this command again".into());
                     }

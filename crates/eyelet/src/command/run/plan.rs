@@ -20,6 +20,9 @@ use super::ports::{HTTPS, Ports};
 const ORIGIN: &str = "the command line, as a configuration";
 /// How long a connection has to end after the application has.
 const DRAIN: &str = "1s";
+/// At the top of a shared edge's configuration: the connections of a project end with it. Its rules
+/// have the names of its sites.
+const ENDS_REMOVED: &str = "reload_ends_removed = true\n\n";
 /// What leads to the only site beside its name: a client that asks for an address sends none. No
 /// page of another site comes so: a browser sends the name of the page.
 const NAMELESS: &[&str] = &["localhost", ""];
@@ -78,7 +81,7 @@ impl PlannedRule {
 /// A configuration whose upstreams may change.
 #[derive(Clone)]
 pub(super) struct Plan {
-    /// The part with the listeners.
+    /// The first part, which ends with the listeners.
     listeners: String,
     /// Where plain requests may be redirected, until [`Plan::apply`] has tried that.
     http: Vec<IpAddr>,
@@ -139,7 +142,9 @@ impl Plan {
     /// The plan of a shared edge, without rules. The authority in this folder signs.
     pub(super) fn shared(ports: &Ports, authority: PathBuf) -> Self {
         let local = LocalTable { folder: authority, permits: BTreeSet::new() };
-        Self { local: Some(local), ..Self::listening(ports) }
+        let listening = Self::listening(ports);
+        let listeners = ENDS_REMOVED.to_owned() + &listening.listeners;
+        Self { listeners, local: Some(local), ..listening }
     }
 
     /// Serves these rules from now on. The authority is asked to sign these names, too.
@@ -321,6 +326,15 @@ mod tests {
             let again = plan.apply(free, |plan| Ok::<bool, ()>(has_redirect(plan)));
             assert_eq!(again, Ok(!is_taken), "what serves goes on");
         }
+    }
+
+    #[test]
+    fn a_shared_edge_ends_the_connections_of_what_has_left() -> Result<(), String> {
+        let ports = Ports { https: vec![(Ipv4Addr::LOCALHOST, 443).into()], http: Vec::new() };
+        let folder = std::env::temp_dir();
+        let config = Plan::shared(&ports, folder).config()?;
+        assert!(config.reload_ends_removed);
+        Ok(())
     }
 
     #[test]

@@ -87,6 +87,13 @@ impl Served {
                 }
             }
         }
+        if kind == ProjectKind::Background {
+            return Err(
+                "nothing can go on in the background of a container's first process: leave \
+                        --background out"
+                    .into(),
+            );
+        }
         Self::alone(wanted, kind, say)
     }
 

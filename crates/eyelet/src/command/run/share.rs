@@ -20,10 +20,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::certificate::Certificate;
-use super::ports;
 
-/// The ports of the page. More are tried behind the last one.
-const PAGE: [u16; 2] = [80, 8080];
+/// The port of the page, if it is free. Otherwise it has one that no application expects.
+const PAGE: u16 = 80;
 /// Clients of the page at a time. More wait in the socket's queue.
 const CLIENTS_MAX: usize = 16;
 /// Bytes of a request's head.
@@ -51,10 +50,11 @@ struct Content {
     pem: String,
 }
 
-/// Serves the page. Returns the lines that say where the application and the page are, too.
+/// Serves the page. Returns the lines that say where the application and the page are, too. `kept`
+/// are ports of the application.
 pub(super) async fn begin(
-    ip: IpAddr,
-    port: u16,
+    (ip, port): (IpAddr, u16),
+    kept: &[u16],
     certificate: &Certificate,
 ) -> Result<(SharePage, Vec<String>), Box<dyn Error>> {
     let file = certificate.authority.as_deref().ok_or("no local authority signs")?;
@@ -63,9 +63,8 @@ pub(super) async fn begin(
     let url = url("https", SocketAddr::new(ip, port), 443);
     let mut lines = Vec::new();
     let mut say = |text: &str| lines.push(format!("eyelet: {text}"));
-    let addresses = ports::first_free(&[ip], &PAGE, &[], &mut say)?;
-    let listener = TcpListener::bind(&*addresses).await?;
-    let page = self::url("http", listener.local_addr()?, PAGE[0]);
+    let listener = bound(ip, kept).await?;
+    let page = self::url("http", listener.local_addr()?, PAGE);
     say(&format!("shared with this network: {url}"));
     let code = QrCode::new(&url)?.render::<Dense1x2>().build();
     let is_terminal = io::stderr().is_terminal();
@@ -78,6 +77,24 @@ pub(super) async fn begin(
     lines.push("eyelet: everybody in this network reaches the application until it ends".into());
     let content = Content { page: html(&url, &fingerprint), pem };
     Ok((SharePage(tokio::spawn(serve(listener, content.into()))), lines))
+}
+
+async fn bound(ip: IpAddr, kept: &[u16]) -> io::Result<TcpListener> {
+    if !kept.contains(&PAGE)
+        && let Ok(listener) = TcpListener::bind((ip, PAGE)).await
+    {
+        return Ok(listener);
+    }
+    // A port that is held until the end is not given again: one of so many is no kept one.
+    let mut tried = Vec::new();
+    for _ in 0..kept.len() {
+        let listener = TcpListener::bind((ip, 0)).await?;
+        if !kept.contains(&listener.local_addr()?.port()) {
+            return Ok(listener);
+        }
+        tried.push(listener);
+    }
+    TcpListener::bind((ip, 0)).await
 }
 
 /// The default port of the scheme is not written.
@@ -203,6 +220,14 @@ mod tests {
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{head}: {said}");
             assert_eq!(rest, body, "{head}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_page_leaves_the_applications_ports() -> io::Result<()> {
+        let ip = IpAddr::from([127, 0, 0, 1]);
+        let port = bound(ip, &[PAGE]).await?.local_addr()?.port();
+        assert!(![PAGE, 8080].contains(&port), "{port}");
+        Ok(())
     }
 
     #[test]

@@ -151,6 +151,7 @@ impl SharedEdge {
         (mut requests, mut said): (Receiver<(u64, Heard)>, Receiver<String>),
     ) -> Result<(), Box<dyn Error>> {
         let mut tick = tokio::time::interval(TICK);
+        let mut is_ending = false;
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
@@ -164,22 +165,18 @@ impl SharedEdge {
                 },
                 Some(line) = said.recv() => self.say(&line),
                 signal = signals.next() => {
-                    if matches!(signal, Signal::TERM | Signal::INT) {
-                        let lock = self.place.lock().await?;
-                        return self.end(lock).await;
-                    }
+                    is_ending |= matches!(signal, Signal::TERM | Signal::INT);
                 }
                 _ = tick.tick() => {
                     self.tasks_done();
-                    if let Some(thread) = self.tend() {
+                    if !is_ending && let Some(thread) = self.tend() {
                         self.say(&format!("eyelet: {thread} of the shared edge has ended"));
-                        let lock = self.place.lock().await?;
-                        return self.end(lock).await;
+                        is_ending = true;
                     }
                 }
             }
-            // Who joins has the lock until the edge has answered.
-            if self.is_over()
+            // Who joins has the lock until the edge has answered: it is tried at each turn.
+            if (is_ending || self.is_over())
                 && let Some(lock) = self.place.try_lock()?
             {
                 return self.end(lock).await;

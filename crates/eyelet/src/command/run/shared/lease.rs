@@ -14,6 +14,8 @@ use super::place::Place;
 
 /// How long an edge may take to start, or to answer: it makes keys, and reads a new configuration.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a command waits for the line about memory, maybe at its end.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an edge may take to forget a project. The last one waits for the edge's end.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// An edge may end just before its greeting. Then another one is started.
@@ -83,7 +85,12 @@ impl Lease {
 
     /// Has the edge send requests there.
     pub(crate) async fn lead_to(&mut self, upstream: &str) -> Result<(), String> {
-        match self.ask(&Request::LeadTo(upstream.to_owned())).await {
+        let mut answer = self.ask(&Request::LeadTo(upstream.to_owned())).await;
+        // Nobody waited for it any more.
+        while matches!(answer, Ok(Answer::Memory(_))) {
+            answer = self.answer().await;
+        }
+        match answer {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Failed(why)) => Err(why),
             Ok(_) => Err("the shared edge answers something else".into()),
@@ -93,8 +100,8 @@ impl Lease {
 
     /// The memory of TLS, as a line.
     pub(crate) async fn memory(&mut self) -> String {
-        match self.ask(&Request::Memory).await {
-            Ok(Answer::Memory(line)) => line,
+        match timeout(MEMORY_TIMEOUT, self.ask(&Request::Memory)).await {
+            Ok(Ok(Answer::Memory(line))) => line,
             _ => "memory of TLS: the shared edge does not answer".into(),
         }
     }

@@ -1,6 +1,7 @@
 //! The place of a shared edge: its socket in the user's runtime folder, and the lock by which only
 //! one process at a time starts it or ends it.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -16,6 +17,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
 
 use crate::process::control;
+use crate::process::diagnostics;
 use crate::process::upgrade::own_program;
 
 /// The argument by which the program becomes a shared edge.
@@ -23,6 +25,10 @@ pub(crate) const COMMAND: &str = "shared-edge";
 /// How long the lock may be held: an edge that ends drains for a second.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 const LOCK_STEP: Duration = Duration::from_millis(20);
+/// The variables that an edge gets: they are of the user, not of a project.
+const PASSED: [&str; 4] = ["HOME", "USER", "PATH", diagnostics::FILTER];
+/// The same of the user's folders.
+const PASSED_PREFIX: &[u8] = b"XDG_";
 /// Most entries of the runtime folder that are looked at.
 const ENTRIES_MAX: usize = 4096;
 
@@ -106,6 +112,8 @@ impl Place {
         fs::set_permissions(&self.socket, fs::Permissions::from_mode(0o600))?;
         let mut command = Command::new(own_program());
         command.arg(COMMAND).arg(&self.socket).current_dir("/");
+        // It serves other projects, too: what one has in its environment is not theirs.
+        command.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_passed(name)));
         command.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().map(drop).inspect_err(|_| _ = self.remove())
     }
@@ -121,5 +129,29 @@ impl Place {
     /// The place with this socket.
     pub(super) fn of_socket(socket: PathBuf) -> Self {
         Self { socket }
+    }
+}
+
+fn is_passed(variable: &OsStr) -> bool {
+    PASSED.iter().any(|passed| variable == *passed)
+        || variable.as_bytes().starts_with(PASSED_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edge_has_none_of_a_projects_variables() {
+        for (variable, expected) in [
+            ("HOME", true),
+            ("XDG_RUNTIME_DIR", true),
+            ("EYELET_LOG", true),
+            ("EYELET_URL", false),
+            ("HOMER", false),
+            ("DATABASE_URL", false),
+        ] {
+            assert_eq!(is_passed(OsStr::new(variable)), expected, "{variable}");
+        }
     }
 }
