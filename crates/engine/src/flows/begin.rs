@@ -116,6 +116,8 @@ impl Worker {
             let flow = table.flow(of).filter(|flow| flow.is_answered())?;
             let mut passage = Passage::new(&flow.payload.via);
             passage.is_from_client = flow.payload.is_from_client;
+            // A hello from there is a new flow's.
+            passage.hello_is_over = flow.payload.hello_is_over || flow.payload.guard.is_some();
             (passage, flow.payload.upstream.as_ref()?.1)
         };
         // It is no connection more, but a descriptor.

@@ -15,7 +15,7 @@ use crate::flows::{BATCHES, datagrams, receive_batch};
 use crate::ready::{CLIENT, READ};
 use crate::worker::Worker;
 use crate::worker::flow_state::inbox::HandedDatagram;
-use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket};
+use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket, GuardTurn};
 
 /// What becomes of a client's datagram.
 enum Turn {
@@ -161,21 +161,47 @@ impl Worker {
                 Turn::Done
             }
             State::Passing { .. } => {
-                let Header::Long { begins, .. } = header else { return Turn::Passes(key) };
-                if flow.payload.begins_anew && *begins {
+                if flow.payload.begins_anew && matches!(header, Header::Long { begins: true, .. }) {
                     drop(table);
                     self.decide_anew(key, (datagram, bits(ecn)));
                     return Turn::Done;
                 }
-                // The guard is the program's code, so nothing is borrowed meanwhile.
-                let guard = flow.payload.guard.take();
                 drop(table);
-                let Some(mut guard) = guard else { return Turn::Passes(key) };
-                let may_pass = guard(datagram);
-                if let Some(flow) = self.flows.table.borrow_mut().flow(key) {
-                    flow.payload.guard = Some(guard);
-                }
-                if may_pass { Turn::Passes(key) } else { self.drop_unknown() }
+                self.take_guarded(key, datagram)
+            }
+        }
+    }
+
+    /// Takes a datagram of a flow that passes: nothing passes that may have an unread hello.
+    fn take_guarded(self: &Rc<Self>, key: Key, datagram: &[u8]) -> Turn {
+        let has = Packets::of(datagram);
+        let (guard, server_id) = {
+            let mut table = self.flows.table.borrow_mut();
+            let Some(flow) = table.flow(key) else { return Turn::Done };
+            if flow.payload.hello_is_over {
+                drop(table);
+                return if has.may_have_hello { self.drop_unknown() } else { Turn::Passes(key) };
+            }
+            // The guard is the program's code, so nothing is borrowed meanwhile.
+            (flow.payload.guard.take(), flow.server_id())
+        };
+        let Some(mut guard) = guard else { return Turn::Passes(key) };
+        let turn = match has.may_have_hello {
+            true => guard(datagram, server_id.as_ref().map(|id| id.as_bytes())),
+            false => GuardTurn::Passes,
+        };
+        if let Some(flow) = self.flows.table.borrow_mut().flow(key) {
+            // Its last Initial packet may come with its first Handshake packet.
+            let is_over = has.later && flow.is_answered() && matches!(turn, GuardTurn::Passes);
+            flow.payload.hello_is_over = is_over;
+            flow.payload.guard = (!is_over).then_some(guard);
+        }
+        match turn {
+            GuardTurn::Passes => Turn::Passes(key),
+            GuardTurn::Drops => self.drop_unknown(),
+            GuardTurn::Ends(reason) => {
+                self.end_flow(key, reason);
+                self.drop_unknown()
             }
         }
     }
@@ -205,6 +231,29 @@ impl Worker {
         };
         // Lost, it is sent again when the client does so.
         let _ = via.state.try_send((&*via.socket).into(), &transmit);
+    }
+}
+
+/// What packets a client's datagram has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Packets {
+    /// One that a server may read a hello from, now or later.
+    may_have_hello: bool,
+    /// One that only a client with the handshake's keys sends.
+    later: bool,
+}
+
+impl Packets {
+    fn of(datagram: &[u8]) -> Self {
+        let mut has = Self::default();
+        for packet in packets(datagram) {
+            match packet.map(|packet| packet.header) {
+                Ok(QuicHeader::Short { .. }) => has.later = true,
+                Ok(QuicHeader::Long(long)) if long.kind == LongKind::Handshake => has.later = true,
+                Ok(QuicHeader::Long(_)) | Err(_) => has.may_have_hello = true,
+            }
+        }
+        has
     }
 }
 

@@ -13,7 +13,7 @@ use eyelet_telemetry::info::ConnectionInfo;
 use quinn_udp::EcnCodepoint;
 
 use crate::ready::{CLIENT, READ};
-use crate::worker::flow_state::FlowPass;
+use crate::worker::flow_state::{FlowPass, GuardTurn};
 use crate::worker::{Handle, WaitError, Worker};
 
 impl Handle {
@@ -106,13 +106,17 @@ impl Worker {
         };
         self.process.open.fetch_add(1, Relaxed);
         for (nth, datagram) in waiting.into_datagrams().into_iter().enumerate() {
-            if nth < seen || guard(&datagram.bytes) {
+            let turn = match &mut guard {
+                Some(guard) if nth >= seen => guard(&datagram.bytes, None),
+                _ => GuardTurn::Passes,
+            };
+            if matches!(turn, GuardTurn::Passes) {
                 let ecn = EcnCodepoint::from_bits(datagram.ecn);
                 self.send_upstream(key, &datagram.bytes, datagram.bytes.len(), ecn);
             }
         }
         if let Some(flow) = self.flows.table.borrow_mut().flow(key) {
-            flow.payload.guard = Some(guard);
+            flow.payload.guard = guard;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Datagrams of upstreams: read, looked at until the handshake's keys are known, and passed on.
+//! Datagrams of upstreams: read, looked at until the client has the handshake's keys, and passed on.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,8 +21,6 @@ use crate::worker::flow_state::{BATCH, BUFFER_BYTES};
 struct Said {
     /// It asks the client to begin anew: a Retry or a Version Negotiation.
     begins_anew: bool,
-    /// It has taken the client's whole hello: it has the handshake's keys.
-    has_hello: bool,
 }
 
 impl Worker {
@@ -138,9 +136,6 @@ impl Worker {
                 begins_anew |= said.begins_anew;
                 if let Some(flow) = table.flow(key) {
                     flow.payload.begins_anew |= said.begins_anew && !flow.is_answered();
-                    if said.has_hello {
-                        flow.payload.guard = None;
-                    }
                 }
             }
         }
@@ -177,11 +172,9 @@ fn said(datagram: &[u8], mut note: impl FnMut(&[u8])) -> Said {
                     said.begins_anew = true;
                     note(long.scid);
                 }
-                LongKind::Handshake => {
-                    said.has_hello = true;
+                LongKind::Initial { .. } | LongKind::ZeroRtt | LongKind::Handshake => {
                     note(long.scid);
                 }
-                LongKind::Initial { .. } | LongKind::ZeroRtt => note(long.scid),
                 // Its ids lie where all versions have them, and nothing else can be read.
                 LongKind::OtherVersion => note(long.scid),
             },
