@@ -78,7 +78,9 @@ impl Worker {
                 self.counters.flow_datagrams_dropped.up();
             }
             Err(error) if quinn_udp::is_msg_size_err(&error) => {}
-            Err(error) => self.end_flow(key, Reason::upstream_io(&error)),
+            Err(error) if is_gone(&error) => self.end_flow(key, Reason::upstream_io(&error)),
+            // A route or a filter that changes, or a card that cannot cut: it is lost on its way.
+            Err(_) => self.counters.flow_datagrams_dropped.up(),
         }
     }
 
@@ -103,8 +105,12 @@ impl Worker {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => has_more = false,
+                // A router has said that a datagram was too long: the client finds a shorter one.
+                Err(error) if quinn_udp::is_msg_size_err(&error) => {}
                 Err(error) => {
-                    self.end_flow(key, Reason::upstream_io(&error));
+                    if is_gone(&error) {
+                        self.end_flow(key, Reason::upstream_io(&error));
+                    }
                     has_more = false;
                 }
             }
@@ -161,6 +167,11 @@ impl Worker {
     }
 }
 
+/// True if an ICMP error says that nobody listens there.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable)
+}
+
 /// Reads the headers of a server's datagram. `note` takes its source id.
 fn said(datagram: &[u8], mut note: impl FnMut(&[u8])) -> Said {
     let mut said = Said::default();
@@ -184,6 +195,10 @@ fn said(datagram: &[u8], mut note: impl FnMut(&[u8])) -> Said {
     said
 }
 
+fn is_full_or_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || is_gone(error)
+}
+
 /// Sends datagrams of one length in as few calls as the kernel allows.
 fn send_all(
     state: &UdpSocketState,
@@ -195,9 +210,17 @@ fn send_all(
     let mut result = Ok(());
     for contents in transmit.contents.chunks(most) {
         let part = Transmit { contents, ..transmit.clone() };
-        if let Err(error) = state.try_send(socket.into(), &part) {
-            result = Err(error);
-        }
+        result = match state.try_send(socket.into(), &part) {
+            // The card may not be able to cut them: one by one.
+            Err(error) if contents.len() > stride && !is_full_or_gone(&error) => {
+                let mut one_by_one = contents.chunks(stride.max(1));
+                one_by_one.try_for_each(|contents| {
+                    let one = Transmit { contents, segment_size: None, ..transmit.clone() };
+                    state.try_send(socket.into(), &one)
+                })
+            }
+            sent => sent.and(result),
+        };
     }
     result
 }
