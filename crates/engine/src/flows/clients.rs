@@ -14,7 +14,7 @@ use quinn_udp::{EcnCodepoint, RecvMeta, Transmit};
 use crate::flows::{BATCHES, datagrams, receive_batch};
 use crate::ready::{CLIENT, READ};
 use crate::worker::Worker;
-use crate::worker::flow_state::inbox::HandedDatagram;
+use crate::worker::flow_state::inbox::{HANDED_BYTES_MAX, HandedDatagram};
 use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket, GuardTurn};
 
 /// What becomes of a client's datagram.
@@ -54,6 +54,10 @@ impl Worker {
 
     /// Takes datagrams of one client that came together.
     fn take_clients(self: &Rc<Self>, socket: &Rc<DatagramSocket>, meta: &RecvMeta, part: &[u8]) {
+        // No client has it, and an answer to it would turn off GSO and ECN for all others.
+        if meta.addr.port() == 0 {
+            return self.counters.flow_datagrams_dropped.up();
+        }
         let local = meta.dst_ip.unwrap_or(socket.address.ip());
         let peer = Peer::new(meta.addr, SocketAddr::new(local, socket.address.port()));
         let mut run: Option<(Key, usize, usize)> = None;
@@ -97,7 +101,9 @@ impl Worker {
                 self.begin_flow(socket, *peer, dcid, (datagram, bits(ecn)));
                 Turn::Done
             }
-            FoundFlow::Unknown if matches!(header, Header::Short(_)) => {
+            FoundFlow::Unknown
+                if matches!(header, Header::Short(_)) && datagram.len() <= HANDED_BYTES_MAX =>
+            {
                 // Its client may have moved, and its flow is another worker's.
                 let handed = HandedDatagram { peer: *peer, bytes: datagram.into(), ecn: bits(ecn) };
                 if !self.process.inboxes.hand_on(self.index, handed) {
@@ -150,7 +156,8 @@ impl Worker {
             }
             State::Undecided(_) => {
                 let task = flow.payload.task;
-                if !table.hold(key, datagram, bits(ecn)) {
+                let is_tight = self.process.budget.is_tight(datagram.len());
+                if is_tight || !table.hold(key, datagram, bits(ecn)) {
                     self.counters.flow_datagrams_dropped.up();
                 }
                 drop(table);

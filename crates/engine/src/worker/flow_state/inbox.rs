@@ -10,6 +10,9 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 /// are dropped, as by a full queue of a router.
 const INBOX_MAX: usize = 256;
 
+/// Longest datagram that is handed on: what a network takes whole. So an inbox has 384 KB at most.
+pub(crate) const HANDED_BYTES_MAX: usize = 1_500;
+
 /// A datagram, and who sent it to whom.
 #[derive(Clone, Debug)]
 pub struct HandedDatagram {
