@@ -128,12 +128,20 @@ impl Worker {
         }
     }
 
-    /// Adds a client's new address to a flow that its server has answered.
-    pub(super) fn add_address(self: &Rc<Self>, of: Key, peer: &Peer) -> Option<Key> {
+    /// Adds a client's new address to a flow that its server has answered, if the rules could not
+    /// say anything else of it. `at`: the listener that it came to.
+    pub(super) fn add_address(self: &Rc<Self>, of: Key, peer: &Peer, at: u16) -> Option<Key> {
         let (passage, to) = {
             let mut table = self.flows.table.borrow_mut();
             let flow = table.flow(of).filter(|flow| flow.is_answered())?;
-            let mut passage = Passage::new(&flow.payload.via);
+            let same =
+                flow.payload.may_change_address || flow.peer.client().ip() == peer.client().ip();
+            let via = &flow.payload.via;
+            if !same || via.listener.get() != at || flow.peer.local() != peer.local() {
+                return None;
+            }
+            let mut passage = Passage::new(via);
+            passage.may_change_address = flow.payload.may_change_address;
             passage.is_from_client = flow.payload.is_from_client;
             // A hello from there is a new flow's.
             passage.hello_is_over = flow.payload.hello_is_over || flow.payload.guard.is_some();

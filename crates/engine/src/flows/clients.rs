@@ -95,7 +95,7 @@ impl Worker {
         let found = self.flows.table.borrow().find(peer, &header);
         match found {
             FoundFlow::Flow(key) => self.take_of_flow(key, datagram, &header, ecn),
-            FoundFlow::Moved(key) => self.move_flow(key, peer),
+            FoundFlow::Moved(key) => self.move_flow(key, peer, socket.listener.get()),
             FoundFlow::New if socket.is_listening.get() => {
                 let Header::Long { dcid, .. } = header else { return Turn::Done };
                 self.begin_flow(socket, *peer, dcid, (datagram, bits(ecn)));
@@ -105,7 +105,9 @@ impl Worker {
                 if matches!(header, Header::Short(_)) && datagram.len() <= HANDED_BYTES_MAX =>
             {
                 // Its client may have moved, and its flow is another worker's.
-                let handed = HandedDatagram { peer: *peer, bytes: datagram.into(), ecn: bits(ecn) };
+                let listener = socket.listener.get();
+                let bytes = datagram.into();
+                let handed = HandedDatagram { peer: *peer, listener, bytes, ecn: bits(ecn) };
                 if !self.process.inboxes.hand_on(self.index, handed) {
                     self.counters.flow_datagrams_dropped.up();
                 }
@@ -117,13 +119,13 @@ impl Worker {
 
     /// Takes a datagram that another worker has received, if it is of a flow here.
     pub(crate) fn take_handed(self: &Rc<Self>, handed: &HandedDatagram) -> bool {
-        let HandedDatagram { peer, bytes, ecn } = handed;
+        let HandedDatagram { peer, listener, bytes, ecn } = handed;
         let Some(header) = header(bytes) else { return false };
         let ecn = EcnCodepoint::from_bits(*ecn);
         let found = self.flows.table.borrow().find(peer, &header);
         let turn = match found {
             FoundFlow::Flow(key) => self.take_of_flow(key, bytes, &header, ecn),
-            FoundFlow::Moved(key) => self.move_flow(key, peer),
+            FoundFlow::Moved(key) => self.move_flow(key, peer, *listener),
             FoundFlow::New | FoundFlow::Unknown => return false,
         };
         if let Turn::Passes(key) = turn {
@@ -216,8 +218,8 @@ impl Worker {
     /// Passes a flow at a client's new address: by a new socket, so that the server sees the move
     /// and validates the address (RFC 9000 section 9.3). By the old one it would not, and the
     /// client could have it send to somebody else.
-    fn move_flow(self: &Rc<Self>, key: Key, peer: &Peer) -> Turn {
-        match self.add_address(key, peer) {
+    fn move_flow(self: &Rc<Self>, key: Key, peer: &Peer, at: u16) -> Turn {
+        match self.add_address(key, peer, at) {
             Some(moved) => Turn::Passes(moved),
             None => self.drop_unknown(),
         }

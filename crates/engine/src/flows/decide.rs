@@ -80,7 +80,7 @@ impl Worker {
         self: &Rc<Self>,
         key: Key,
         info: ConnectionInfo,
-        FlowPass { to, is_from_client, mut guard, seen }: FlowPass,
+        FlowPass { to, is_from_client, may_change_address, mut guard, seen }: FlowPass,
     ) -> io::Result<()> {
         let has_upstream = {
             let mut table = self.flows.table.borrow_mut();
@@ -100,6 +100,7 @@ impl Worker {
             if let Some(flow) = table.flow(key) {
                 flow.payload.info = Some(info);
                 flow.payload.is_from_client = is_from_client;
+                flow.payload.may_change_address = may_change_address;
                 flow.payload.task = None;
             }
             waiting

@@ -17,6 +17,8 @@ pub(crate) const HANDED_BYTES_MAX: usize = 1_500;
 #[derive(Clone, Debug)]
 pub struct HandedDatagram {
     pub(crate) peer: Peer,
+    /// The listener that it came to.
+    pub(crate) listener: u16,
     pub(crate) bytes: Box<[u8]>,
     pub(crate) ecn: u8,
 }

@@ -41,6 +41,8 @@ pub struct FlowPass {
     pub to: SocketAddr,
     /// True if the upstream sees the client's address.
     pub is_from_client: bool,
+    /// False if the client may move to another port only: rules ask for its address.
+    pub may_change_address: bool,
     /// `None`: no hello can be read, and the rules have asked for none.
     pub guard: Option<DatagramGuard>,
     /// The number of waiting datagrams that the guard has seen.
@@ -74,6 +76,8 @@ pub(crate) struct Passage {
     pub hello_is_over: bool,
     /// True if its upstream sees the client's address.
     pub is_from_client: bool,
+    /// See [`FlowPass`].
+    pub may_change_address: bool,
     /// True if its server has asked its client to begin anew.
     pub begins_anew: bool,
 }
@@ -97,6 +101,7 @@ impl Passage {
             guard: None,
             hello_is_over: false,
             is_from_client: false,
+            may_change_address: false,
             begins_anew: false,
         }
     }
