@@ -212,7 +212,7 @@ impl<P> Flows<P> {
             return FoundFlow::Moved(moved);
         }
         if let Header::Long { dcid, begins: true, datagram_bytes } = header {
-            // Never an older flow's: it may have another hello, which nobody has read.
+            // Never an older flow's, as in `find_by_id`.
             let is_id = (FIRST_ID_BYTES_MIN..=ID_BYTES_MAX).contains(&dcid.len());
             return match is_id && *datagram_bytes >= FIRST_DATAGRAM_BYTES_MIN {
                 true => FoundFlow::New,
@@ -226,6 +226,8 @@ impl<P> Flows<P> {
 
     fn find_by_id(&self, header: &Header<'_>) -> Option<Key> {
         let (rest, lengths) = match header {
+            // It may have another hello, which nobody has read.
+            Header::Long { begins: true, .. } => return None,
             Header::Long { dcid, .. } => (*dcid, dcid.len()..=dcid.len()),
             Header::Short(rest) => (*rest, FOLLOWED_ID_BYTES_MIN..=ID_BYTES_MAX),
         };
@@ -624,6 +626,11 @@ impl<P> QuicFlow<P> {
     /// True if its server has sent something.
     pub fn is_answered(&self) -> bool {
         matches!(self.state, State::Passing { is_answered: true })
+    }
+
+    /// The server's id, once it is known.
+    pub const fn server_id(&self) -> Option<FlowId> {
+        self.server_id
     }
 
     /// The time for which it was not used.

@@ -125,6 +125,10 @@ fn a_client_that_moves_is_followed_by_the_servers_id() {
     assert_eq!(flows.find(&old, &header), FoundFlow::Flow(key), "the old address still works");
     // From a third address it is the newest that moves.
     let third = peer("198.51.100.7:50002");
+    // But a packet that may have a hello begins a flow, which is decided.
+    assert_eq!(flows.find(&third, &first(SERVER)), FoundFlow::New);
+    let short = Header::Long { dcid: SERVER, begins: true, datagram_bytes: 60 };
+    assert_eq!(flows.find(&third, &short), FoundFlow::Unknown);
     assert_eq!(flows.find(&third, &header), FoundFlow::Moved(moved));
     flows.note_client(moved, 10, 2, 2);
     let (_, goes_on) = flows.remove(key).unwrap();

@@ -113,6 +113,7 @@ pub struct Rules {
     pub(crate) asks_users: bool,
     asks_cgroups: bool,
     asks_client_certs: bool,
+    asks_clients: bool,
     pub(crate) asks_requests: bool,
     fingerprint: u64,
 }
@@ -208,6 +209,7 @@ impl Rules {
             asks_users: conditions.iter().any(|conditions| conditions.asks(Matcher::ProxyUser)),
             asks_cgroups: conditions.iter().any(|conditions| conditions.asks(Matcher::PeerCgroup)),
             asks_client_certs: conditions.iter().any(|asked| asked.asks(Matcher::ClientCert)),
+            asks_clients: conditions.iter().any(|asked| asked.asks(Matcher::Client)),
             asks_names: deciding().any(|entry| entry.named || entry.needs_name),
             fingerprint: fingerprint(rules),
             by_list: by_list(rules),
@@ -337,6 +339,11 @@ impl Rules {
     /// Says if any rule asks for the cgroups of clients.
     pub const fn asks_cgroups(&self) -> bool {
         self.asks_cgroups
+    }
+
+    /// Says if any rule asks for the addresses of clients.
+    pub const fn asks_clients(&self) -> bool {
+        self.asks_clients
     }
 
     /// Says if any rule asks for the names in clients' certificates.

@@ -15,13 +15,19 @@ use crate::open::open;
 pub const DATAGRAMS_MAX: u16 = 64;
 
 /// Reads one connection's hello. Feed it every datagram of the client that begins with a long
-/// header, until a server has answered: also after the hello, because a server may have lost what
-/// was read here, and must not get another one.
+/// header, until the client has the handshake's keys: also after the hello, because a server may
+/// have lost what was read here, and must not get another one.
 pub struct InitialReader {
     version: QuicVersion,
     client_dcid: QuicId,
+    /// The server's id, to which the client writes as soon as it knows it, with the same keys.
+    server_id: Option<QuicId>,
     keys: Keys,
     stream: CryptoStream,
+    /// What comes behind the hello once the server has answered: a second one, for which it may
+    /// have asked (RFC 8446 4.1.4).
+    second: CryptoStream,
+    hello_bytes: usize,
     /// The largest packet number that was opened.
     largest: Option<u64>,
     datagrams: u16,
@@ -64,8 +70,11 @@ impl InitialReader {
         Ok(Self {
             version,
             client_dcid,
+            server_id: None,
             keys,
             stream: CryptoStream::new(hello_bytes_max),
+            second: CryptoStream::new(hello_bytes_max),
+            hello_bytes: 0,
             largest: None,
             datagrams: 0,
             hello_is_read: false,
@@ -80,6 +89,12 @@ impl InitialReader {
         }
     }
 
+    /// Notes the source id of the server's packets. The client addresses its packets to it from now
+    /// on, and may send a second hello.
+    pub fn note_server_id(&mut self, id: &[u8]) {
+        self.server_id = QuicId::new(id).or(self.server_id);
+    }
+
     /// The version of the connection's packets.
     pub const fn version(&self) -> QuicVersion {
         self.version
@@ -92,7 +107,7 @@ impl InitialReader {
 
     /// Bytes of memory that it holds beside itself. rustls does not tell the size of its keys.
     pub const fn held_bytes(&self) -> usize {
-        self.stream.held_bytes()
+        self.stream.held_bytes() + self.second.held_bytes()
     }
 
     fn read(&mut self, datagram: &[u8]) -> Result<InitialRead, QuicFault> {
@@ -103,6 +118,7 @@ impl InitialReader {
             self.datagrams += 1;
         }
         let mut scratch = Vec::new();
+        let mut closed = None;
         for packet in packets(datagram) {
             let packet = packet?;
             let QuicHeader::Long(header) = packet.header else { continue };
@@ -118,28 +134,49 @@ impl InitialReader {
             self.largest = self.largest.max(Some(opened.number));
             for frame in InitialFrames::new(opened.payload)? {
                 match frame? {
-                    InitialFrame::Crypto { at, bytes } => self.stream.insert(at, bytes)?,
-                    InitialFrame::Close { code } => return Err(QuicFault::Closed { code }),
+                    InitialFrame::Crypto { at, bytes } => self.insert(at, bytes)?,
+                    InitialFrame::Close { code } => closed = Some(code),
                     InitialFrame::Padding | InitialFrame::Ping | InitialFrame::Ack => {}
                 }
             }
         }
+        // Later its server is to know it, too.
+        if let Some(code) = closed.filter(|_| !self.hello_is_read) {
+            return Err(QuicFault::Closed { code });
+        }
         match self.stream.peek() {
             Peek::Malformed(malformed) => Err(QuicFault::Hello(malformed)),
-            Peek::Hello(_) if self.hello_is_read => Ok(InitialRead::Known),
+            Peek::Hello(first) if self.hello_is_read => match self.second.peek() {
+                Peek::Malformed(malformed) => Err(QuicFault::Hello(malformed)),
+                Peek::Hello(second) if second.sni() != first.sni() => Err(QuicFault::OtherName),
+                Peek::Hello(_) | Peek::NeedMore { .. } | Peek::NotTls(_) => Ok(InitialRead::Known),
+            },
             Peek::Hello(hello) => {
                 self.hello_is_read = true;
+                self.hello_bytes = hello.message().len();
                 Ok(InitialRead::Hello(hello.into_owned()))
             }
             Peek::NeedMore { .. } | Peek::NotTls(_) => Ok(InitialRead::NeedMore),
         }
     }
 
+    /// Takes the bytes of a CRYPTO frame: those behind the hello are a second one's.
+    fn insert(&mut self, at: u64, bytes: &[u8]) -> Result<(), QuicFault> {
+        if !self.hello_is_read || self.server_id.is_none() {
+            return self.stream.insert(at, bytes);
+        }
+        let first_bytes = (self.hello_bytes as u64).saturating_sub(at).min(bytes.len() as u64);
+        let (first, second) = bytes.split_at(first_bytes as usize);
+        self.stream.insert(at, first)?;
+        self.second.insert(at.saturating_sub(self.hello_bytes as u64), second)
+    }
+
     fn check_initial(&self, header: &LongHeader<'_>, datagram: &[u8]) -> Result<(), QuicFault> {
         if header.version != self.version.number() {
             return Err(QuicFault::VersionChanged);
         }
-        if header.dcid != self.client_dcid.as_bytes() {
+        let is_to_server = self.server_id.is_some_and(|id| header.dcid == id.as_bytes());
+        if !is_to_server && header.dcid != self.client_dcid.as_bytes() {
             return Err(QuicFault::IdChanged);
         }
         if datagram.len() < INITIAL_DATAGRAM_BYTES_MIN {

@@ -7,6 +7,7 @@ mod clients;
 mod made;
 mod orders;
 mod refused;
+mod second;
 mod vectors;
 
 use eyelet_wire::hello::{Hello, Sni};

@@ -161,13 +161,24 @@ pub async fn for_datagrams<O: Owner>(
         DialTarget::Named(host_port, guard) => (host_port.clone(), Some(*guard)),
         DialTarget::Configured(host_port) => ((*host_port).clone(), None),
     };
+    let is_routed = |ip: &&IpAddr| interfaces::has_route(**ip);
     let (name, found) = match host_port.host {
         Host::Ip(ip) => (ip.to_string(), vec![ip]),
         Host::Name(name) => {
             let client = guard.map(|_| info.client.ip());
+            let look_up = async {
+                let (lookup, mut found) = look_up(names, client, &name).await?;
+                // As for `destination`.
+                if lookup.is_partial() && !found.iter().any(|ip| is_routed(&ip)) {
+                    let wait = names.shared.config.limits.connect_timeout;
+                    let later = timeout(wait, lookup.later(names, &Notify::new())).await;
+                    found.extend(later.unwrap_or_default());
+                }
+                Ok(found)
+            };
             let found = tokio::select! {
                 biased;
-                found = look_up(names, client, &name) => found.map(|(_, found)| found),
+                found = look_up => found,
                 why = poll_fn(|task| owner.poll_late(task)) => {
                     return Err(late(why, Stage::Dns).into());
                 }
@@ -182,7 +193,7 @@ pub async fn for_datagrams<O: Owner>(
     for ip in &found {
         check_loop(names, info, SocketAddr::new(*ip, host_port.port), guard.is_none())?;
     }
-    let routed = found.iter().find(|ip| interfaces::has_route(**ip)).or(found.first());
+    let routed = found.iter().find(is_routed).or(found.first());
     let ip = routed.ok_or(End::failed(Reason::NoAddress))?;
     Ok(SocketAddr::new(*ip, host_port.port))
 }

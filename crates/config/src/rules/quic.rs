@@ -47,6 +47,11 @@ fn check_fit(section: &Section<'_>, listener: &Listener, transport: Option<Trans
         at.error(format!(
             "QUIC comes to the listener {name}, and a datagram has no PROXY header; {advice}"
         ));
+    } else if let Some(at) = section.key_at("source_addresses") {
+        at.error(format!(
+            "QUIC comes to the listener {name}, and is sent from the address that the kernel \
+             chooses; {advice} without `source_addresses`"
+        ));
     }
 }
 

@@ -215,6 +215,14 @@ fn rules_that_quic_meets() {
             ),
         ),
         (
+            "action = \"splice\"\nupstream = \"192.0.2.1:1\"\nsource_addresses = \"10.0.0.8\""
+                .to_owned(),
+            format!(
+                "11:1: QUIC comes to the listener \"both\", and is sent from the address that the \
+                 kernel chooses; {instead} without `source_addresses`"
+            ),
+        ),
+        (
             "action = \"refuse\"\ntransport = \"quic\"\nlistener = \"tcp\"".to_owned(),
             "10:1: no listener of this rule has `quic = true`, so it never matches".to_owned(),
         ),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use eyelet_flows::peer::Peer;
-use eyelet_flows::table::Full;
+use eyelet_flows::table::{Full, QuicFlow};
 use eyelet_memory::slab::Key;
 use eyelet_sys::socket::datagram;
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
@@ -46,6 +46,11 @@ impl Worker {
     /// Has the program decide a flow anew, because its server has asked its client to begin anew.
     pub(super) fn decide_anew(self: &Rc<Self>, flow: Key, (first, ecn): (&[u8], u8)) {
         let now_ms = self.now_unix_ms();
+        let is_listening = |flow: &mut QuicFlow<Passage>| flow.payload.via.is_listening.get();
+        if !self.flows.table.borrow_mut().flow(flow).is_some_and(is_listening) {
+            // Its listener is gone, and so are the rules for it.
+            return self.end_flow(flow, Reason::Drained(None));
+        }
         {
             let mut table = self.flows.table.borrow_mut();
             if !table.reopen(flow, now_ms) {
@@ -91,13 +96,27 @@ impl Worker {
             self.process.open.load(Relaxed) >= connections_max
                 || self.process.descriptors.load(Relaxed) + 2 > descriptors_max
         };
+        let mut ended_unanswered = false;
         for _ in 0..SHED_A_NEW_ONE {
             if !is_full() {
                 break;
             }
             let next = self.flows.table.borrow().next_to_shed();
             let Some(next) = next else { break };
+            let (task, is_answered) = {
+                let mut table = self.flows.table.borrow_mut();
+                let Some(flow) = table.flow(next) else { break };
+                (flow.payload.task, flow.is_answered())
+            };
+            if ended_unanswered && is_answered {
+                break;
+            }
+            ended_unanswered = !is_answered;
             self.end_flow(next, Reason::Shed(Shed::New));
+            if task.is_some() {
+                // It gives its place back as soon as its task runs.
+                return true;
+            }
         }
         !is_full()
     }
@@ -109,13 +128,23 @@ impl Worker {
         }
     }
 
-    /// Adds a client's new address to a flow that its server has answered.
-    pub(super) fn add_address(self: &Rc<Self>, of: Key, peer: &Peer) -> Option<Key> {
+    /// Adds a client's new address to a flow that its server has answered, if the rules could not
+    /// say anything else of it. `at`: the listener that it came to.
+    pub(super) fn add_address(self: &Rc<Self>, of: Key, peer: &Peer, at: u16) -> Option<Key> {
         let (passage, to) = {
             let mut table = self.flows.table.borrow_mut();
             let flow = table.flow(of).filter(|flow| flow.is_answered())?;
-            let mut passage = Passage::new(&flow.payload.via);
+            let same =
+                flow.payload.may_change_address || flow.peer.client().ip() == peer.client().ip();
+            let via = &flow.payload.via;
+            if !same || via.listener.get() != at || flow.peer.local() != peer.local() {
+                return None;
+            }
+            let mut passage = Passage::new(via);
+            passage.may_change_address = flow.payload.may_change_address;
             passage.is_from_client = flow.payload.is_from_client;
+            // A hello from there is a new flow's.
+            passage.hello_is_over = flow.payload.hello_is_over || flow.payload.guard.is_some();
             (passage, flow.payload.upstream.as_ref()?.1)
         };
         // It is no connection more, but a descriptor.

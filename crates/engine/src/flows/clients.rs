@@ -14,8 +14,8 @@ use quinn_udp::{EcnCodepoint, RecvMeta, Transmit};
 use crate::flows::{BATCHES, datagrams, receive_batch};
 use crate::ready::{CLIENT, READ};
 use crate::worker::Worker;
-use crate::worker::flow_state::inbox::HandedDatagram;
-use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket};
+use crate::worker::flow_state::inbox::{HANDED_BYTES_MAX, HandedDatagram};
+use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket, GuardTurn};
 
 /// What becomes of a client's datagram.
 enum Turn {
@@ -54,6 +54,10 @@ impl Worker {
 
     /// Takes datagrams of one client that came together.
     fn take_clients(self: &Rc<Self>, socket: &Rc<DatagramSocket>, meta: &RecvMeta, part: &[u8]) {
+        // No client has it, and an answer to it would turn off GSO and ECN for all others.
+        if meta.addr.port() == 0 {
+            return self.counters.flow_datagrams_dropped.up();
+        }
         let local = meta.dst_ip.unwrap_or(socket.address.ip());
         let peer = Peer::new(meta.addr, SocketAddr::new(local, socket.address.port()));
         let mut run: Option<(Key, usize, usize)> = None;
@@ -91,15 +95,19 @@ impl Worker {
         let found = self.flows.table.borrow().find(peer, &header);
         match found {
             FoundFlow::Flow(key) => self.take_of_flow(key, datagram, &header, ecn),
-            FoundFlow::Moved(key) => self.move_flow(key, peer),
+            FoundFlow::Moved(key) => self.move_flow(key, peer, socket.listener.get()),
             FoundFlow::New if socket.is_listening.get() => {
                 let Header::Long { dcid, .. } = header else { return Turn::Done };
                 self.begin_flow(socket, *peer, dcid, (datagram, bits(ecn)));
                 Turn::Done
             }
-            FoundFlow::Unknown if matches!(header, Header::Short(_)) => {
+            FoundFlow::Unknown
+                if matches!(header, Header::Short(_)) && datagram.len() <= HANDED_BYTES_MAX =>
+            {
                 // Its client may have moved, and its flow is another worker's.
-                let handed = HandedDatagram { peer: *peer, bytes: datagram.into(), ecn: bits(ecn) };
+                let listener = socket.listener.get();
+                let bytes = datagram.into();
+                let handed = HandedDatagram { peer: *peer, listener, bytes, ecn: bits(ecn) };
                 if !self.process.inboxes.hand_on(self.index, handed) {
                     self.counters.flow_datagrams_dropped.up();
                 }
@@ -111,13 +119,13 @@ impl Worker {
 
     /// Takes a datagram that another worker has received, if it is of a flow here.
     pub(crate) fn take_handed(self: &Rc<Self>, handed: &HandedDatagram) -> bool {
-        let HandedDatagram { peer, bytes, ecn } = handed;
+        let HandedDatagram { peer, listener, bytes, ecn } = handed;
         let Some(header) = header(bytes) else { return false };
         let ecn = EcnCodepoint::from_bits(*ecn);
         let found = self.flows.table.borrow().find(peer, &header);
         let turn = match found {
             FoundFlow::Flow(key) => self.take_of_flow(key, bytes, &header, ecn),
-            FoundFlow::Moved(key) => self.move_flow(key, peer),
+            FoundFlow::Moved(key) => self.move_flow(key, peer, *listener),
             FoundFlow::New | FoundFlow::Unknown => return false,
         };
         if let Turn::Passes(key) = turn {
@@ -150,7 +158,8 @@ impl Worker {
             }
             State::Undecided(_) => {
                 let task = flow.payload.task;
-                if !table.hold(key, datagram, bits(ecn)) {
+                let is_tight = self.process.budget.is_tight(datagram.len());
+                if is_tight || !table.hold(key, datagram, bits(ecn)) {
                     self.counters.flow_datagrams_dropped.up();
                 }
                 drop(table);
@@ -161,21 +170,47 @@ impl Worker {
                 Turn::Done
             }
             State::Passing { .. } => {
-                let Header::Long { begins, .. } = header else { return Turn::Passes(key) };
-                if flow.payload.begins_anew && *begins {
+                if flow.payload.begins_anew && matches!(header, Header::Long { begins: true, .. }) {
                     drop(table);
                     self.decide_anew(key, (datagram, bits(ecn)));
                     return Turn::Done;
                 }
-                // The guard is the program's code, so nothing is borrowed meanwhile.
-                let guard = flow.payload.guard.take();
                 drop(table);
-                let Some(mut guard) = guard else { return Turn::Passes(key) };
-                let may_pass = guard(datagram);
-                if let Some(flow) = self.flows.table.borrow_mut().flow(key) {
-                    flow.payload.guard = Some(guard);
-                }
-                if may_pass { Turn::Passes(key) } else { self.drop_unknown() }
+                self.take_guarded(key, datagram)
+            }
+        }
+    }
+
+    /// Takes a datagram of a flow that passes: nothing passes that may have an unread hello.
+    fn take_guarded(self: &Rc<Self>, key: Key, datagram: &[u8]) -> Turn {
+        let has = Packets::of(datagram);
+        let (guard, server_id) = {
+            let mut table = self.flows.table.borrow_mut();
+            let Some(flow) = table.flow(key) else { return Turn::Done };
+            if flow.payload.hello_is_over {
+                drop(table);
+                return if has.may_have_hello { self.drop_unknown() } else { Turn::Passes(key) };
+            }
+            // The guard is the program's code, so nothing is borrowed meanwhile.
+            (flow.payload.guard.take(), flow.server_id())
+        };
+        let Some(mut guard) = guard else { return Turn::Passes(key) };
+        let turn = match has.may_have_hello {
+            true => guard(datagram, server_id.as_ref().map(|id| id.as_bytes())),
+            false => GuardTurn::Passes,
+        };
+        if let Some(flow) = self.flows.table.borrow_mut().flow(key) {
+            // Its last Initial packet may come with its first Handshake packet.
+            let is_over = has.later && flow.is_answered() && matches!(turn, GuardTurn::Passes);
+            flow.payload.hello_is_over = is_over;
+            flow.payload.guard = (!is_over).then_some(guard);
+        }
+        match turn {
+            GuardTurn::Passes => Turn::Passes(key),
+            GuardTurn::Drops => self.drop_unknown(),
+            GuardTurn::Ends(reason) => {
+                self.end_flow(key, reason);
+                self.drop_unknown()
             }
         }
     }
@@ -183,8 +218,8 @@ impl Worker {
     /// Passes a flow at a client's new address: by a new socket, so that the server sees the move
     /// and validates the address (RFC 9000 section 9.3). By the old one it would not, and the
     /// client could have it send to somebody else.
-    fn move_flow(self: &Rc<Self>, key: Key, peer: &Peer) -> Turn {
-        match self.add_address(key, peer) {
+    fn move_flow(self: &Rc<Self>, key: Key, peer: &Peer, at: u16) -> Turn {
+        match self.add_address(key, peer, at) {
             Some(moved) => Turn::Passes(moved),
             None => self.drop_unknown(),
         }
@@ -205,6 +240,29 @@ impl Worker {
         };
         // Lost, it is sent again when the client does so.
         let _ = via.state.try_send((&*via.socket).into(), &transmit);
+    }
+}
+
+/// What packets a client's datagram has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Packets {
+    /// One that a server may read a hello from, now or later.
+    may_have_hello: bool,
+    /// One that only a client with the handshake's keys sends.
+    later: bool,
+}
+
+impl Packets {
+    fn of(datagram: &[u8]) -> Self {
+        let mut has = Self::default();
+        for packet in packets(datagram) {
+            match packet.map(|packet| packet.header) {
+                Ok(QuicHeader::Short { .. }) => has.later = true,
+                Ok(QuicHeader::Long(long)) if long.kind == LongKind::Handshake => has.later = true,
+                Ok(QuicHeader::Long(_)) | Err(_) => has.may_have_hello = true,
+            }
+        }
+        has
     }
 }
 

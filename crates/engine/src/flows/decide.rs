@@ -13,7 +13,7 @@ use eyelet_telemetry::info::ConnectionInfo;
 use quinn_udp::EcnCodepoint;
 
 use crate::ready::{CLIENT, READ};
-use crate::worker::flow_state::FlowPass;
+use crate::worker::flow_state::{FlowPass, GuardTurn};
 use crate::worker::{Handle, WaitError, Worker};
 
 impl Handle {
@@ -80,7 +80,7 @@ impl Worker {
         self: &Rc<Self>,
         key: Key,
         info: ConnectionInfo,
-        FlowPass { to, is_from_client, mut guard, seen }: FlowPass,
+        FlowPass { to, is_from_client, may_change_address, mut guard, seen }: FlowPass,
     ) -> io::Result<()> {
         let has_upstream = {
             let mut table = self.flows.table.borrow_mut();
@@ -100,19 +100,24 @@ impl Worker {
             if let Some(flow) = table.flow(key) {
                 flow.payload.info = Some(info);
                 flow.payload.is_from_client = is_from_client;
+                flow.payload.may_change_address = may_change_address;
                 flow.payload.task = None;
             }
             waiting
         };
         self.process.open.fetch_add(1, Relaxed);
         for (nth, datagram) in waiting.into_datagrams().into_iter().enumerate() {
-            if nth < seen || guard(&datagram.bytes) {
+            let turn = match &mut guard {
+                Some(guard) if nth >= seen => guard(&datagram.bytes, None),
+                _ => GuardTurn::Passes,
+            };
+            if matches!(turn, GuardTurn::Passes) {
                 let ecn = EcnCodepoint::from_bits(datagram.ecn);
                 self.send_upstream(key, &datagram.bytes, datagram.bytes.len(), ecn);
             }
         }
         if let Some(flow) = self.flows.table.borrow_mut().flow(key) {
-            flow.payload.guard = Some(guard);
+            flow.payload.guard = guard;
         }
         Ok(())
     }

@@ -3,17 +3,24 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use eyelet_sys::socket;
+
 use crate::ready::Token;
 use crate::worker::flow_state::DatagramSocket;
 use crate::worker::{ListenerSocket, Worker};
 
 impl Worker {
     /// Reads from these sockets from now on. Those before that are not among them begin nothing
-    /// new, and end with their last flow.
+    /// new, and end with their last flow; but one at the address of a wanted one goes on, because
+    /// the kernel gives it a share of the new clients as long as it is open (SO_REUSEPORT).
     pub(crate) fn listen_datagrams(&self, wanted: &[ListenerSocket]) {
         let mut sockets = self.flows.sockets.borrow_mut();
         for known in sockets.iter().flatten() {
             let same = wanted.iter().find(|wanted| Arc::ptr_eq(&wanted.socket, &known.socket));
+            let is_there = |wanted: &&ListenerSocket| {
+                socket::local_address(&wanted.socket).is_ok_and(|at| at == known.address)
+            };
+            let same = same.or_else(|| wanted.iter().find(is_there));
             known.is_listening.set(same.is_some());
             if let Some(same) = same {
                 known.listener.set(same.listener);

@@ -27,7 +27,7 @@ const BATCHES: usize = 4;
 /// Takes what other workers receive, as long as the worker lives.
 pub async fn receive(worker: Rc<Worker>, mut inbox: Inbox) {
     while let Some(handed) = inbox.recv().await {
-        if !worker.take_handed(&handed) {
+        if !survives(|| worker.take_handed(&handed)) {
             worker.counters.flow_datagrams_dropped.up();
         }
     }

@@ -1,4 +1,4 @@
-//! Datagrams of upstreams: read, looked at until the handshake's keys are known, and passed on.
+//! Datagrams of upstreams: read, looked at until the client has the handshake's keys, and passed on.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,8 +21,6 @@ use crate::worker::flow_state::{BATCH, BUFFER_BYTES};
 struct Said {
     /// It asks the client to begin anew: a Retry or a Version Negotiation.
     begins_anew: bool,
-    /// It has taken the client's whole hello: it has the handshake's keys.
-    has_hello: bool,
 }
 
 impl Worker {
@@ -80,7 +78,9 @@ impl Worker {
                 self.counters.flow_datagrams_dropped.up();
             }
             Err(error) if quinn_udp::is_msg_size_err(&error) => {}
-            Err(error) => self.end_flow(key, Reason::upstream_io(&error)),
+            Err(error) if is_gone(&error) => self.end_flow(key, Reason::upstream_io(&error)),
+            // A route or a filter that changes, or a card that cannot cut: it is lost on its way.
+            Err(_) => self.counters.flow_datagrams_dropped.up(),
         }
     }
 
@@ -105,8 +105,12 @@ impl Worker {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => has_more = false,
+                // A router has said that a datagram was too long: the client finds a shorter one.
+                Err(error) if quinn_udp::is_msg_size_err(&error) => {}
                 Err(error) => {
-                    self.end_flow(key, Reason::upstream_io(&error));
+                    if is_gone(&error) {
+                        self.end_flow(key, Reason::upstream_io(&error));
+                    }
                     has_more = false;
                 }
             }
@@ -138,9 +142,6 @@ impl Worker {
                 begins_anew |= said.begins_anew;
                 if let Some(flow) = table.flow(key) {
                     flow.payload.begins_anew |= said.begins_anew && !flow.is_answered();
-                    if said.has_hello {
-                        flow.payload.guard = None;
-                    }
                 }
             }
         }
@@ -166,6 +167,11 @@ impl Worker {
     }
 }
 
+/// True if an ICMP error says that nobody listens there.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable)
+}
+
 /// Reads the headers of a server's datagram. `note` takes its source id.
 fn said(datagram: &[u8], mut note: impl FnMut(&[u8])) -> Said {
     let mut said = Said::default();
@@ -177,11 +183,9 @@ fn said(datagram: &[u8], mut note: impl FnMut(&[u8])) -> Said {
                     said.begins_anew = true;
                     note(long.scid);
                 }
-                LongKind::Handshake => {
-                    said.has_hello = true;
+                LongKind::Initial { .. } | LongKind::ZeroRtt | LongKind::Handshake => {
                     note(long.scid);
                 }
-                LongKind::Initial { .. } | LongKind::ZeroRtt => note(long.scid),
                 // Its ids lie where all versions have them, and nothing else can be read.
                 LongKind::OtherVersion => note(long.scid),
             },
@@ -189,6 +193,10 @@ fn said(datagram: &[u8], mut note: impl FnMut(&[u8])) -> Said {
         }
     }
     said
+}
+
+fn is_full_or_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || is_gone(error)
 }
 
 /// Sends datagrams of one length in as few calls as the kernel allows.
@@ -202,9 +210,17 @@ fn send_all(
     let mut result = Ok(());
     for contents in transmit.contents.chunks(most) {
         let part = Transmit { contents, ..transmit.clone() };
-        if let Err(error) = state.try_send(socket.into(), &part) {
-            result = Err(error);
-        }
+        result = match state.try_send(socket.into(), &part) {
+            // The card may not be able to cut them: one by one.
+            Err(error) if contents.len() > stride && !is_full_or_gone(&error) => {
+                let mut one_by_one = contents.chunks(stride.max(1));
+                one_by_one.try_for_each(|contents| {
+                    let one = Transmit { contents, segment_size: None, ..transmit.clone() };
+                    state.try_send(socket.into(), &one)
+                })
+            }
+            sent => sent.and(result),
+        };
     }
     result
 }

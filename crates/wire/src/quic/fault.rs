@@ -59,6 +59,8 @@ pub enum QuicFault {
     },
     /// The hello itself is wrong.
     Hello(Malformed),
+    /// The second hello, for which a server has asked, has another name.
+    OtherName,
     /// More datagrams than the hello may take.
     TooManyDatagrams,
     /// The client ended the connection before its hello was complete.
@@ -93,9 +95,11 @@ impl QuicFault {
             | Self::IdChanged
             | Self::NotAuthentic
             | Self::Closed { .. } => QuicAnswer::Drop,
-            Self::ReservedBits | Self::NoFrame | Self::FrameType(_) | Self::Overlap { .. } => {
-                QuicAnswer::Close(PROTOCOL_VIOLATION)
-            }
+            Self::ReservedBits
+            | Self::NoFrame
+            | Self::FrameType(_)
+            | Self::Overlap { .. }
+            | Self::OtherName => QuicAnswer::Close(PROTOCOL_VIOLATION),
             Self::FrameForm(_) => QuicAnswer::Close(FRAME_ENCODING_ERROR),
             Self::TooManyPieces | Self::CryptoTooFar { .. } => {
                 QuicAnswer::Close(CRYPTO_BUFFER_EXCEEDED)
@@ -123,7 +127,7 @@ impl fmt::Display for QuicFault {
             Self::NotInitial => f.write_str("first packet is not Initial"),
             Self::OtherVersion(version) => write!(f, "QUIC version {version:#010x}"),
             Self::VersionChanged => f.write_str("QUIC version changed"),
-            Self::IdChanged => f.write_str("connection id changed before the hello"),
+            Self::IdChanged => f.write_str("connection id changed"),
             Self::NotAuthentic => f.write_str("Initial packet does not authenticate"),
             Self::ReservedBits => f.write_str("reserved bits are set"),
             Self::NoFrame => f.write_str("Initial packet without a frame"),
@@ -133,6 +137,7 @@ impl fmt::Display for QuicFault {
             Self::TooManyPieces => f.write_str("hello in too many separate pieces"),
             Self::CryptoTooFar { end } => write!(f, "CRYPTO bytes to {end} are over the limit"),
             Self::Hello(malformed) => malformed.fmt(f),
+            Self::OtherName => f.write_str("second hello has another name"),
             Self::TooManyDatagrams => f.write_str("hello in too many datagrams"),
             Self::Closed { code } => write!(f, "closed by the client with code {code:#x}"),
         }

@@ -129,7 +129,10 @@ async fn pass(
     let budget = &connection.edge.snapshot.budget;
     let (guard, seen) = reading.guard(budget);
     let info = connection.info.copy();
-    let pass = FlowPass { to, is_from_client: source.is_some(), guard, seen };
+    // A rule that asks for the address would have to be asked again, with the hello.
+    let may_change_address = !connection.edge.snapshot.config.policy.asks_clients();
+    let is_from_client = source.is_some();
+    let pass = FlowPass { to, is_from_client, may_change_address, guard, seen };
     connection
         .handle
         .pass_flow(reading.flow, info, pass)

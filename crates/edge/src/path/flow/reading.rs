@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use eyelet_engine::worker::Handle;
-use eyelet_engine::worker::flow_state::DatagramGuard;
+use eyelet_engine::worker::flow_state::{DatagramGuard, GuardTurn};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_quic::{InitialRead, InitialReader, crypto_error, refusal};
@@ -94,16 +94,28 @@ impl FlowReading {
     }
 
     /// The guard of the flow's datagrams, and how many of those that wait it has seen.
-    pub fn guard(&mut self, budget: &Arc<Budget>) -> (DatagramGuard, usize) {
-        let Some(mut reader) = self.reader.take() else { return (Box::new(|_| true), self.seen) };
-        let bytes = size_of::<InitialReader>() + reader.held_bytes() + KEYS_BYTES;
-        let counted = Counted::of(budget, Account::Received, bytes);
-        let guard = move |datagram: &[u8]| {
-            // As long as the guard lives.
-            let _ = &counted;
-            !matches!(reader.feed(datagram), InitialRead::Fault(_))
+    pub fn guard(&mut self, budget: &Arc<Budget>) -> (Option<DatagramGuard>, usize) {
+        let Some(mut reader) = self.reader.take() else { return (None, self.seen) };
+        let held =
+            |reader: &InitialReader| size_of::<InitialReader>() + reader.held_bytes() + KEYS_BYTES;
+        let mut counted = Counted::of(budget, Account::Received, held(&reader));
+        let guard = move |datagram: &[u8], server_id: Option<&[u8]>| {
+            if let Some(id) = server_id {
+                reader.note_server_id(id);
+            }
+            let read = reader.feed(datagram);
+            counted.set(held(&reader));
+            match read {
+                InitialRead::Fault(QuicFault::OtherName) => {
+                    GuardTurn::Ends(Reason::MalformedQuic(QuicFault::OtherName))
+                }
+                InitialRead::Fault(_) => GuardTurn::Drops,
+                InitialRead::NeedMore | InitialRead::Known | InitialRead::Hello(_) => {
+                    GuardTurn::Passes
+                }
+            }
         };
-        (Box::new(guard), self.seen)
+        (Some(Box::new(guard)), self.seen)
     }
 
     /// The datagram that ends the client's connection. Empty: it gets none.

@@ -10,10 +10,15 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 /// are dropped, as by a full queue of a router.
 const INBOX_MAX: usize = 256;
 
+/// Longest datagram that is handed on: what a network takes whole. So an inbox has 384 KB at most.
+pub(crate) const HANDED_BYTES_MAX: usize = 1_500;
+
 /// A datagram, and who sent it to whom.
 #[derive(Clone, Debug)]
 pub struct HandedDatagram {
     pub(crate) peer: Peer,
+    /// The listener that it came to.
+    pub(crate) listener: u16,
     pub(crate) bytes: Box<[u8]>,
     pub(crate) ecn: u8,
 }

@@ -13,6 +13,7 @@ use eyelet_memory::budget::Budget;
 use eyelet_memory::slab::Key;
 use eyelet_sys::socket;
 use eyelet_telemetry::info::Parked;
+use eyelet_telemetry::reason::Reason;
 use quinn_udp::UdpSocketState;
 
 pub mod inbox;
@@ -22,9 +23,17 @@ pub(crate) const BATCH: usize = 4;
 /// Bytes of one of them: an IP packet has no more, nor have 64 datagrams in one (UDP_GRO).
 pub(crate) const BUFFER_BYTES: usize = 1 << 16;
 
-/// Says if a datagram of a client may pass, until its server has answered. A client could change
-/// its hello after the decision.
-pub type DatagramGuard = Box<dyn FnMut(&[u8]) -> bool>;
+/// Reads a datagram of a client, and takes the server's id if it is known, until the client has the
+/// handshake's keys. A client could change its hello after the decision.
+pub type DatagramGuard = Box<dyn FnMut(&[u8], Option<&[u8]>) -> GuardTurn>;
+
+/// What a guard says of a datagram.
+pub enum GuardTurn {
+    Passes,
+    Drops,
+    /// The flow ends.
+    Ends(Reason),
+}
 
 /// The way of a flow that passes.
 pub struct FlowPass {
@@ -32,7 +41,10 @@ pub struct FlowPass {
     pub to: SocketAddr,
     /// True if the upstream sees the client's address.
     pub is_from_client: bool,
-    pub guard: DatagramGuard,
+    /// False if the client may move to another port only: rules ask for its address.
+    pub may_change_address: bool,
+    /// `None`: no hello can be read, and the rules have asked for none.
+    pub guard: Option<DatagramGuard>,
     /// The number of waiting datagrams that the guard has seen.
     pub seen: usize,
 }
@@ -59,8 +71,13 @@ pub(crate) struct Passage {
     /// Its access line. Of several addresses of a flow one has it.
     pub info: Option<Parked>,
     pub guard: Option<DatagramGuard>,
+    /// True once its client has the handshake's keys: it has no Initial keys any more (RFC 9001
+    /// section 4.9.1), so that no packet that may have a hello is its own.
+    pub hello_is_over: bool,
     /// True if its upstream sees the client's address.
     pub is_from_client: bool,
+    /// See [`FlowPass`].
+    pub may_change_address: bool,
     /// True if its server has asked its client to begin anew.
     pub begins_anew: bool,
 }
@@ -82,7 +99,9 @@ impl Passage {
             upstream: None,
             info: None,
             guard: None,
+            hello_is_over: false,
             is_from_client: false,
+            may_change_address: false,
             begins_anew: false,
         }
     }
