@@ -56,6 +56,12 @@ pub enum Matcher {
     Path,
 }
 
+impl Matcher {
+    /// Matchers on the certificate.
+    pub(crate) const OF_CERTIFICATE: [Self; 3] =
+        [Self::CertificateValid, Self::CertificateNames, Self::CertificateIssuer];
+}
+
 /// The outcome of checking a rule's matchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {

@@ -309,14 +309,12 @@ impl Rules {
     }
 
     /// Replaces a list from a file by a newer version of the file. Each search, and each call that
-    /// explains, uses one version of all lists; those that began before finish with the earlier
-    /// one.
+    /// explains, uses one version of all lists; one that began before ends with the earlier one.
     pub fn replace_list(&self, id: ListId, list: &FileList) {
         self.lists.replace(id, list);
     }
 
-    /// Whether any deciding rule needs the hello. If none does, no byte is read before the
-    /// decision.
+    /// True if a deciding rule needs the hello. Otherwise no byte is read before the decision.
     pub const fn asks_hello(&self) -> bool {
         self.asks_hello
     }
@@ -542,7 +540,7 @@ impl Rules {
             Some(HelloName::Malformed(fault)) => Refusal::MalformedName(fault),
             _ if entry.requests != 0 => Refusal::ByRequest,
             _ if is_lie() => Refusal::NameNotVerified,
-            _ if OF_CERTIFICATE.into_iter().any(asks) => Refusal::ByCertificate,
+            _ if Matcher::OF_CERTIFICATE.into_iter().any(asks) => Refusal::ByCertificate,
             _ if asks(Matcher::TlsCompression) => Refusal::ByCompression,
             _ if asks(Matcher::TlsVersionMax) => Refusal::ByVersion,
             _ if asks(Matcher::Ja4) => Refusal::ByFingerprint,
@@ -696,10 +694,6 @@ const fn refused(rule: u32, why: Refusal) -> Decision {
 const fn no_rule(why: Refusal) -> Decision {
     Decision::Verdict(Verdict { rule: None, refuse: Some(why) })
 }
-
-/// Matchers on the certificate.
-const OF_CERTIFICATE: [Matcher; 3] =
-    [Matcher::CertificateValid, Matcher::CertificateNames, Matcher::CertificateIssuer];
 
 /// Most rules in a list: an id fits 32 bits, and no file holds 16 million rules.
 pub const RULES_MAX: usize = 1 << 24;

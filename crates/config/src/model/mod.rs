@@ -118,7 +118,7 @@ impl Action {
 /// `action = "originate"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Originate {
-    /// Its upstreams, all `https://` or all `tls://`, and how they are asked: no client's handshake.
+    /// Its upstreams, all `https://` or all `tls://`, and how they are asked.
     pub requests: Terminate,
     /// Host and port of the upstream, as in its Host field. Port 443 is left out.
     pub authority: Box<str>,

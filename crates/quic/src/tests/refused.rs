@@ -1,4 +1,4 @@
-//! The refusal as a client reads it.
+//! A refusal is opened and read as its client does it, by rustls' client keys.
 
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::quic::{

@@ -1,7 +1,7 @@
 //! Datagrams that one worker receives for a flow of another one: the kernel chooses a socket by the
 //! client's address, so that a client that moves may come to another worker.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use eyelet_flows::peer::Peer;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -14,7 +14,7 @@ const INBOX_MAX: usize = 256;
 pub(crate) const HANDED_BYTES_MAX: usize = 1_500;
 
 /// A datagram, and who sent it to whom.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct HandedDatagram {
     pub(crate) peer: Peer,
     /// The listener that it came to.
@@ -23,12 +23,13 @@ pub struct HandedDatagram {
     pub(crate) ecn: u8,
 }
 
-/// Where a worker's datagrams from others arrive.
-pub type Inbox = Receiver<HandedDatagram>;
+/// Where a worker's datagrams from others arrive. All of them share the bytes, and a channel holds
+/// room for 32 of its values from the start: they are small.
+pub type Inbox = Receiver<Arc<HandedDatagram>>;
 
 /// The ways to all workers of a process.
 #[derive(Debug, Default)]
-pub struct Inboxes(OnceLock<Vec<Sender<HandedDatagram>>>);
+pub struct Inboxes(OnceLock<Vec<Sender<Arc<HandedDatagram>>>>);
 
 impl Inboxes {
     /// Makes the inboxes of so many workers, once.
@@ -42,6 +43,7 @@ impl Inboxes {
     /// Gives a datagram to the other workers. Returns whether one has room for it.
     pub(crate) fn hand_on(&self, from: u16, datagram: HandedDatagram) -> bool {
         let Some(senders) = self.0.get() else { return false };
+        let datagram = Arc::new(datagram);
         let others = senders.iter().enumerate().filter(|(index, _)| *index != usize::from(from));
         others.fold(false, |had, (_, sender)| had | sender.try_send(datagram.clone()).is_ok())
     }
