@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Args;
 use eyelet_child::Endpoint;
 use eyelet_local_ca::trust::{self, Places};
-use eyelet_local_ca::{Authority, folder_option, folder_or_default, shell_word};
+use eyelet_local_ca::{Authority, LocalCaError, folder_option, folder_or_default, shell_word};
 
 use crate::command::run;
 use crate::command::run::ports::{self, HTTPS};
@@ -139,7 +139,15 @@ fn authority(folder: Option<&Path>) -> Result<Authority, Check> {
     };
     match authority.check_dates(SystemTime::now()) {
         Ok(()) => Ok(authority),
-        Err(error) => Err(bad(&error, "date; sudo timedatectl set-ntp true".into())),
+        Err(error @ LocalCaError::NotYet { .. }) => {
+            Err(bad(&error, "date; sudo timedatectl set-ntp true".into()))
+        }
+        Err(error) => {
+            let word = shell_word(&folder);
+            let option = folder_option(&folder);
+            let mend = format!("date; eyelet trust --remove{option}; rm -r {word}; {install}");
+            Err(bad(&error, mend))
+        }
     }
 }
 
@@ -162,9 +170,9 @@ fn of_node(authority: &Authority) -> Check {
     let file = authority.certificate_path();
     let mend = format!("export NODE_EXTRA_CA_CERTS={}", shell_word(&file));
     match runs(&["node", "-e", NODE_TRUSTS, &file.to_string_lossy()]) {
-        None => Check::absent("Node", "not here"),
-        Some(true) => Check::good("Node", "trusts it"),
-        Some(false) => Check::bad("Node", "does not trust it, but within `eyelet run`", mend),
+        Answered::Nothing(why) => Check::absent("Node", why),
+        Answered::Yes => Check::good("Node", "trusts it"),
+        Answered::No => Check::bad("Node", "does not trust it, but within `eyelet run`", mend),
     }
 }
 
@@ -177,17 +185,17 @@ fn of_java(authority: &Authority) -> Check {
     );
     let list = ["keytool", "-list", "-cacerts", "-storepass", "changeit", "-alias", &alias];
     match runs(&list) {
-        None => Check::absent("Java", "not here"),
-        Some(true) => Check::good("Java", "trusts it"),
-        Some(false) => Check::bad("Java", "does not trust it, but within `eyelet run`", mend),
+        Answered::Nothing(why) => Check::absent("Java", why),
+        Answered::Yes => Check::good("Java", "trusts it"),
+        Answered::No => Check::bad("Java", "does not trust it, but within `eyelet run`", mend),
     }
 }
 
 fn resolves(name: &str, who: &'static str, command: &[&str]) -> Check {
     match runs(command) {
-        None => Check::absent("names", format!("{who} is not here")),
-        Some(true) => Check::good("names", format!("{who} finds {name} on this machine")),
-        Some(false) => Check::bad(
+        Answered::Nothing(why) => Check::absent("names", format!("{who}: {why}")),
+        Answered::Yes => Check::good("names", format!("{who} finds {name} on this machine")),
+        Answered::No => Check::bad(
             "names",
             format!("{who} does not find {name} on this machine"),
             format!("echo '127.0.0.1 {name}' | sudo tee -a /etc/hosts"),
@@ -243,11 +251,11 @@ fn program(pid: u32) -> String {
 
 fn clock() -> Check {
     let asks = "timedatectl show --property=NTPSynchronized --value | grep -qx yes";
-    if runs(&["timedatectl", "show"]) != Some(true) {
+    if runs(&["timedatectl", "show"]) != Answered::Yes {
         return Check::absent("clock", "no timedatectl says if the network sets it");
     }
     match runs(&["sh", "-c", asks]) {
-        Some(true) => Check::good("clock", "set by the network"),
+        Answered::Yes => Check::good("clock", "set by the network"),
         _ => Check {
             what: "clock",
             health: Health::Fair,
@@ -257,26 +265,68 @@ fn clock() -> Check {
     }
 }
 
-/// Whether a program ends with success. `None`: it is not here.
-fn runs(command: &[&str]) -> Option<bool> {
-    let mut child = spawn(command)?;
-    let end = Instant::now() + PROGRAM_TIMEOUT;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status.success()),
-            Ok(None) if Instant::now() < end => std::thread::park_timeout(PROGRAM_STEP),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Some(false);
-            }
-        }
-    }
+/// What a program says by its exit status.
+#[derive(Debug, PartialEq, Eq)]
+enum Answered {
+    Yes,
+    No,
+    /// Why it says nothing.
+    Nothing(String),
 }
 
-fn spawn(command: &[&str]) -> Option<std::process::Child> {
-    let (program, words) = command.split_first()?;
+/// Asks a program, which ends with 0 or 1.
+fn runs(command: &[&str]) -> Answered {
+    runs_within(command, PROGRAM_TIMEOUT)
+}
+
+fn runs_within(command: &[&str], limit: Duration) -> Answered {
+    let mut child = match spawn(command) {
+        Ok(child) => child,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Answered::Nothing("not here".into());
+        }
+        Err(error) => return Answered::Nothing(format!("cannot be run: {error}")),
+    };
+    let end = Instant::now() + limit;
+    let why = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => match status.code() {
+                Some(0) => return Answered::Yes,
+                Some(1) => return Answered::No,
+                _ => return Answered::Nothing(format!("it failed ({status})")),
+            },
+            Ok(None) if Instant::now() < end => std::thread::park_timeout(PROGRAM_STEP),
+            Ok(None) => break format!("no answer in {} s", limit.as_secs()),
+            Err(error) => break error.to_string(),
+        }
+    };
+    let _ = child.kill();
+    let _ = child.wait();
+    Answered::Nothing(why)
+}
+
+fn spawn(command: &[&str]) -> io::Result<std::process::Child> {
+    let (program, words) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().ok()
+    command.spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_fails_says_nothing() {
+        let run = |script: &str| runs_within(&["sh", "-c", script], Duration::from_secs(5));
+        assert_eq!([run("exit 0"), run("exit 1")], [Answered::Yes, Answered::No]);
+        for script in ["exit 2", "kill -9 $$"] {
+            let Answered::Nothing(why) = run(script) else { panic!("{script}") };
+            assert!(why.starts_with("it failed ("), "{why}");
+        }
+        let slow = runs_within(&["sleep", "600"], Duration::ZERO);
+        assert_eq!(slow, Answered::Nothing("no answer in 0 s".into()));
+        let missing = runs_within(&["/nonexistent"], Duration::ZERO);
+        assert_eq!(missing, Answered::Nothing("not here".into()));
+    }
 }

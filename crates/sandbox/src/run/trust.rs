@@ -57,6 +57,9 @@ pub struct RunTrust {
     pub notes: Vec<&'static str>,
 }
 
+/// A note that [`RunTrust::keep_adding`] takes back.
+const NO_ROOTS: &str = "no CA certificates here: programs trust the run's authority alone";
+
 /// An error that keeps the trust of a run from being set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
@@ -129,9 +132,7 @@ impl RunTrust {
             (Some(path), _) => read_variable(OPENSSL, path)?,
             (None, Some(path)) => read_system(path)?,
             (None, None) => {
-                trust
-                    .notes
-                    .push("no CA certificates here: programs trust the run's authority alone");
+                trust.notes.push(NO_ROOTS);
                 Vec::new()
             }
         };
@@ -193,6 +194,7 @@ impl RunTrust {
 
     /// Keeps those variables alone whose files are read beside a program's own roots.
     pub fn keep_adding(&mut self) {
+        self.notes.retain(|note| *note != NO_ROOTS);
         self.variables.retain(|(name, _)| ADDING.iter().any(|adding| name == adding));
     }
 

@@ -63,7 +63,8 @@ pub(super) async fn begin(
     let url = url("https", SocketAddr::new(ip, port), 443);
     let mut lines = Vec::new();
     let mut say = |text: &str| lines.push(format!("eyelet: {text}"));
-    let listener = bound(ip, kept).await?;
+    let failed = |error| format!("cannot listen on {ip}: {error}");
+    let listener = bound(ip, kept).await.map_err(failed)?;
     let page = self::url("http", listener.local_addr()?, PAGE);
     say(&format!("shared with this network: {url}"));
     let code = QrCode::new(&url)?.render::<Dense1x2>().build();

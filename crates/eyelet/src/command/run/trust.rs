@@ -16,19 +16,19 @@ use super::certificate::Certificate;
 use crate::process::control;
 
 /// The variables for an application behind this certificate. `say` is called if there are none,
-/// which ends nothing.
+/// which ends nothing, and for programs that they do not reach.
 pub(super) fn variables(
     certificate: &Certificate,
-    say: impl FnOnce(&str),
+    say: impl Fn(&str),
 ) -> Vec<(OsString, OsString)> {
     let Some(authority) = &certificate.authority else { return Vec::new() };
-    made(authority).unwrap_or_else(|error| {
+    made(authority, &say).unwrap_or_else(|error| {
         say(&format!("the command does not trust the local authority by itself: {error}"));
         Vec::new()
     })
 }
 
-fn made(authority: &Path) -> Result<Vec<(OsString, OsString)>, Box<dyn Error>> {
+fn made(authority: &Path, say: impl Fn(&str)) -> Result<Vec<(OsString, OsString)>, Box<dyn Error>> {
     let pem = fs::read_to_string(authority)?;
     let certificate = Pem::new(pem.as_bytes()).certificate().map_err(|why| why.to_string())?;
     let system = system_roots();
@@ -49,5 +49,6 @@ fn made(authority: &Path) -> Result<Vec<(OsString, OsString)>, Box<dyn Error>> {
     if system.is_none() && env::var_os("SSL_CERT_FILE").is_none() {
         trust.keep_adding();
     }
+    trust.notes.iter().for_each(|note| say(note));
     Ok(trust.variables)
 }

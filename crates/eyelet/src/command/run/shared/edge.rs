@@ -94,6 +94,7 @@ fn begin(place: Place) -> Result<(), Box<dyn Error>> {
             stops: Vec::new(),
             lookouts: HashMap::new(),
             serving: None,
+            is_behind: false,
             next_id: 0,
             began: Instant::now(),
             was_joined: false,
@@ -131,6 +132,8 @@ struct SharedEdge {
     /// What looks for applications that run already, by the project's connection.
     lookouts: HashMap<u64, JoinHandle<()>>,
     serving: Option<Serving>,
+    /// A project that has left is still served, because a configuration without it failed.
+    is_behind: bool,
     next_id: u64,
     began: Instant,
     was_joined: bool,
@@ -169,6 +172,10 @@ impl SharedEdge {
                 }
                 _ = tick.tick() => {
                     self.tasks_done();
+                    if self.is_behind {
+                        // It was said once. What is wrong may be mended.
+                        let _ = self.apply(&self.projects.clone(), false);
+                    }
                     if !is_ending && let Some(thread) = self.tend() {
                         self.say(&format!("eyelet: {thread} of the shared edge has ended"));
                         is_ending = true;
@@ -349,11 +356,13 @@ impl SharedEdge {
             let prepared = prepared.map_err(|error| error.to_string())?;
             running.reload(prepared).map(drop).map_err(|error| error.to_string())
         };
-        match redirects {
-            true => plan.apply(ports::free_http, reload)?,
-            false => reload(&plan)?,
-        }
+        let applied = match redirects {
+            true => plan.apply(ports::free_http, reload),
+            false => reload(&plan),
+        };
+        applied.map_err(|why| blamed(projects, plan.clone(), why))?;
         serving.plan = plan;
+        self.is_behind = false;
         Ok(())
     }
 
@@ -405,6 +414,7 @@ impl SharedEdge {
         if !projects.is_empty()
             && let Err(error) = self.apply(&projects, false)
         {
+            self.is_behind = true;
             self.say(&format!("eyelet: a project that has ended is still served: {error}"));
         }
         self.projects = projects;
@@ -420,6 +430,17 @@ impl Serving {
     fn address(&self) -> Option<std::net::SocketAddr> {
         self.running.addresses().first().copied()
     }
+}
+
+/// Names the project because of which a configuration of all fails: a file of it may be gone.
+fn blamed(projects: &Projects, mut plan: Plan, why: String) -> String {
+    for project in projects.iter() {
+        plan.follow(project.rules.clone(), projects.permits());
+        if plan.config().is_err() {
+            return format!("the project in {}: {why}", project.joining.folder.display());
+        }
+    }
+    why
 }
 
 /// Passes messages between a connection and the edge, until the edge has nothing more to send.

@@ -32,6 +32,10 @@ impl Projects {
         self.0.is_empty()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Project> {
+        self.0.iter()
+    }
+
     /// Adds a project.
     ///
     /// # Errors
