@@ -1,4 +1,4 @@
-//! Datagrams of upstreams: read, looked at until the client has the handshake's keys, and passed on.
+//! Datagrams of upstreams: read, looked at until the client has the handshake's keys, and sent on.
 
 use std::io;
 use std::net::SocketAddr;
