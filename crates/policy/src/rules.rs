@@ -112,8 +112,10 @@ pub struct Rules {
     asks_names: bool,
     pub(crate) asks_users: bool,
     asks_cgroups: bool,
-    asks_client_certs: bool,
-    asks_clients: bool,
+    /// True if any rule asks for the names in clients' certificates.
+    pub asks_client_certs: bool,
+    /// True if any rule asks for the addresses of clients.
+    pub asks_clients: bool,
     pub(crate) asks_requests: bool,
     fingerprint: u64,
 }
@@ -337,16 +339,6 @@ impl Rules {
     /// Says if any rule asks for the cgroups of clients.
     pub const fn asks_cgroups(&self) -> bool {
         self.asks_cgroups
-    }
-
-    /// Says if any rule asks for the addresses of clients.
-    pub const fn asks_clients(&self) -> bool {
-        self.asks_clients
-    }
-
-    /// Says if any rule asks for the names in clients' certificates.
-    pub const fn asks_client_certs(&self) -> bool {
-        self.asks_client_certs
     }
 
     /// Whether there are shadow rules.

@@ -41,7 +41,7 @@ pub fn note_certificate(connection: &mut Active<'_>, header: &[u8]) {
         let loops = &snapshot.names.loops;
         loops.is_handed(client, || handle.local_address(), || handle.is_connected())
     };
-    if snapshot.config.policy.asks_client_certs()
+    if snapshot.config.policy.asks_client_certs
         && (connection.info.decided.is_handed || is_own())
         && let Some(name) = client_name(header)
     {

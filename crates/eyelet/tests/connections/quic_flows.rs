@@ -18,6 +18,8 @@ use crate::support::{A_WHILE, Edge, Folder, Pki, Talk, until};
 
 const SERVER_AND_CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/quic.py");
 const BYTES: usize = 1 << 20;
+/// At least so many datagrams are repeated.
+const REPEATS: usize = 300;
 /// `access_denied` as a transport error (RFC 9001 section 4.8).
 const ACCESS_DENIED: u64 = 0x0100 + 49;
 
@@ -91,6 +93,8 @@ struct Weather {
     is_rough: bool,
     /// It stops behind so many datagrams of the edge, until it is told to go on.
     stops_at: Option<usize>,
+    /// After the handshake the client's first datagram, with its hello, comes again and again.
+    repeats_first: bool,
 }
 
 struct Relay {
@@ -149,6 +153,7 @@ struct Way {
     from_client: usize,
     from_edge: usize,
     late: Option<Vec<u8>>,
+    first: Vec<u8>,
     moves: Arc<AtomicUsize>,
 }
 
@@ -157,7 +162,8 @@ impl Way {
         front.set_nonblocking(true).unwrap();
         let (from_client, from_edge, client, late) = (0, 0, None, None);
         let back = back(edge);
-        Self { front, back, edge, client, weather, from_client, from_edge, late, moves }
+        let first = Vec::new();
+        Self { front, back, edge, client, weather, from_client, from_edge, late, first, moves }
     }
 
     /// Passes what is there. Returns whether anything was.
@@ -167,6 +173,9 @@ impl Way {
         if let Ok((len, client)) = self.front.recv_from(&mut bytes) {
             self.client = Some(client);
             self.from_client += 1;
+            if self.first.is_empty() {
+                self.first = bytes[..len].to_vec();
+            }
             match self.from_client {
                 1 if self.weather.is_rough => {}
                 2 if self.weather.is_rough => self.late = Some(bytes[..len].to_vec()),
@@ -181,6 +190,9 @@ impl Way {
         }
         if let Ok(len) = self.back.recv(&mut bytes) {
             self.from_edge += 1;
+            if self.weather.repeats_first && self.from_edge > BYTES / 1500 - REPEATS {
+                let _ = self.back.send(&self.first);
+            }
             let _ = self.front.send_to(&bytes[..len], self.client.unwrap());
             if self.weather.moves_each.is_some_and(|each| self.from_edge.is_multiple_of(each)) {
                 self.back = back(self.edge);
@@ -268,6 +280,23 @@ fn a_first_flight_that_is_lost_and_reordered_is_read() {
     let said = scene.ask(relay.port, "host.test");
     assert_eq!(said["bytes"], BYTES, "{said}");
     assert_eq!(scene.line("host.test")["outcome"], "spliced");
+}
+
+/// Once the client has the handshake's keys, nothing of it passes that may have a hello: it could be
+/// another one, behind the end of the first connection.
+#[test]
+fn no_hello_passes_after_the_handshake() {
+    let Some(scene) = Scene::new(&[], "") else { return };
+    let relay =
+        Relay::start(scene.edge.address(), Weather { repeats_first: true, ..Weather::default() });
+    let said = scene.ask(relay.port, "host.test");
+    assert_eq!(said["bytes"], BYTES, "{said}");
+    let line = scene.line("host.test");
+    assert_eq!(line["outcome"], "spliced", "{line}");
+    // Beside them the client sends acknowledgements of a few bytes.
+    let passed = line["bytes_to_upstream"].as_u64().unwrap();
+    assert!(passed < (REPEATS * 1200 / 2) as u64, "{line}");
+    assert_eq!(scene.edge.lines().len(), 1, "{:#?}", scene.edge.lines());
 }
 
 #[test]

@@ -130,7 +130,7 @@ async fn pass(
     let (guard, seen) = reading.guard(budget);
     let info = connection.info.copy();
     // A rule that asks for the address would have to be asked again, with the hello.
-    let may_change_address = !connection.edge.snapshot.config.policy.asks_clients();
+    let may_change_address = !connection.edge.snapshot.config.policy.asks_clients;
     let is_from_client = source.is_some();
     let pass = FlowPass { to, is_from_client, may_change_address, guard, seen };
     connection
