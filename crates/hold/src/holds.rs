@@ -26,6 +26,8 @@ pub const HOST_QUESTIONS_MAX: usize = QUESTIONS_MAX / 8;
 /// Connections that are held at a time. With hellos of 2 KiB they take 24 MiB, which `memory_max`
 /// counts.
 pub const HELD_MAX: usize = 10_000;
+/// Those of one host, whatever they wait on.
+pub const HOST_HELD_MAX: usize = HELD_MAX / 8;
 
 /// Takes a question, and waits for nothing: the lock of all questions is held.
 pub type Sink = Box<dyn Fn(Arc<HoldQuestion>) + Send>;
@@ -46,8 +48,8 @@ struct State {
     /// The number of the last place.
     last_place: u64,
     open: HashMap<HoldKey, Arc<HoldQuestion>>,
-    /// The number of them by the host that asked first. None is 0.
-    by_host: HashMap<IpAddr, usize>,
+    /// What each host has of them, and of the places. At most [`HELD_MAX`] hosts have some.
+    by_host: HashMap<IpAddr, HostCount>,
     kept: HashMap<HoldKey, Kept>,
     /// Connections that are held, and the bytes of them.
     held: (usize, usize),
@@ -59,6 +61,15 @@ struct State {
     webhook: Option<Sink>,
 }
 
+/// What a host takes up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct HostCount {
+    /// Open questions that it was the first to ask.
+    questions: usize,
+    /// Connections that are held.
+    places: usize,
+}
+
 #[derive(Debug)]
 struct Kept {
     decision: HoldDecision,
@@ -67,8 +78,9 @@ struct Kept {
 
 impl Holds {
     /// A place for a connection that holds so many bytes. It has its verdict already if one is
-    /// remembered. Returns `None` if [`HELD_MAX`] connections wait, or if the question is new and
-    /// [`QUESTIONS_MAX`] are open, or [`HOST_QUESTIONS_MAX`] of its host.
+    /// remembered. Returns `None` if [`HELD_MAX`] connections wait, or [`HOST_HELD_MAX`] of its
+    /// host, or if the question is new and [`QUESTIONS_MAX`] are open, or [`HOST_QUESTIONS_MAX`] of
+    /// its host.
     pub fn ask(
         self: &Arc<Self>,
         key: HoldKey,
@@ -81,7 +93,8 @@ impl Holds {
         let kept = state.remembered(&key, now_unix_ms);
         let known = if kept.is_none() { state.open.get(&key).cloned() } else { None };
         let is_new = known.is_none() && kept.is_none();
-        if state.held.0 >= HELD_MAX || is_new && state.is_full_for(&who) {
+        let host = who.host();
+        if state.is_full_for(host, is_new) {
             drop(state);
             self.full.fetch_add(1, Relaxed);
             return None;
@@ -104,10 +117,11 @@ impl Holds {
         question.waiting.fetch_add(1, Relaxed);
         state.held.0 += 1;
         state.held.1 += bytes as usize;
+        state.by_host.entry(host).or_default().places += 1;
         state.last_place += 1;
         let number = state.last_place;
         drop(state);
-        Some(HoldPlace { holds: self.clone(), question, bytes, number, is_first: is_new })
+        Some(HoldPlace { holds: self.clone(), question, host, bytes, number, is_first: is_new })
     }
 
     /// A connection waits no more.
@@ -115,6 +129,7 @@ impl Holds {
         let mut state = self.state.lock();
         state.held.0 -= 1;
         state.held.1 -= waiting.bytes as usize;
+        state.uncount(waiting.host, |count| count.places -= 1);
         let question = &waiting.question;
         question.tasks.lock().remove(&waiting.number);
         let is_last = question.waiting.fetch_sub(1, Relaxed) == 1;
@@ -256,22 +271,32 @@ impl State {
         self.open.values().filter(takes).cloned()
     }
 
-    fn is_full_for(&self, who: &Who) -> bool {
-        let of_host = self.by_host.get(&who.host()).copied().unwrap_or_default();
-        self.open.len() >= QUESTIONS_MAX || of_host >= HOST_QUESTIONS_MAX
+    /// True if a host gets no place, or none for a new question.
+    fn is_full_for(&self, host: IpAddr, is_new: bool) -> bool {
+        let of_host = self.by_host.get(&host).copied().unwrap_or_default();
+        let has_no_question =
+            self.open.len() >= QUESTIONS_MAX || of_host.questions >= HOST_QUESTIONS_MAX;
+        self.held.0 >= HELD_MAX || of_host.places >= HOST_HELD_MAX || is_new && has_no_question
     }
 
     fn open(&mut self, question: &Arc<HoldQuestion>) {
-        *self.by_host.entry(question.who.host()).or_default() += 1;
+        self.by_host.entry(question.who.host()).or_default().questions += 1;
         self.open.insert(question.key.clone(), question.clone());
         self.send(question);
     }
 
     fn close(&mut self, question: &HoldQuestion) {
-        self.open.remove(&question.key);
-        if let Entry::Occupied(mut count) = self.by_host.entry(question.who.host()) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
+        // A verdict that comes twice finds it closed.
+        if self.open.remove(&question.key).is_none() {
+            return;
+        }
+        self.uncount(question.who.host(), |count| count.questions -= 1);
+    }
+
+    fn uncount(&mut self, host: IpAddr, less: impl FnOnce(&mut HostCount)) {
+        if let Entry::Occupied(mut count) = self.by_host.entry(host) {
+            less(count.get_mut());
+            if *count.get() == HostCount::default() {
                 count.remove();
             }
         }
@@ -303,6 +328,8 @@ impl State {
 pub struct HoldPlace {
     holds: Arc<Holds>,
     pub(crate) question: Arc<HoldQuestion>,
+    /// The host of its client.
+    host: IpAddr,
     /// Bytes that are held of the connection.
     pub(crate) bytes: u32,
     /// Its number in this process.
@@ -420,7 +447,9 @@ mod tests {
         });
         let mut kept: Vec<_> = questions.collect();
         assert!(ask(&holds, "one.more.example", 443, 0).is_none());
-        kept.extend((QUESTIONS_MAX..HELD_MAX).map(|_| ask(&holds, "1.example", 443, 0).unwrap()));
+        let waits =
+            |host: usize| holds.ask(key("1.example", 443), who([10, 0, 1, host as u8]), 100, 0);
+        kept.extend((QUESTIONS_MAX..HELD_MAX).map(|n| waits(n / HOST_HELD_MAX).unwrap()));
         assert!(ask(&holds, "1.example", 443, 0).is_none());
         assert_eq!((holds.refused_full(), holds.held().0), (2, HELD_MAX));
         kept.pop();
@@ -449,6 +478,23 @@ mod tests {
         let two = ["a", "b"].map(|name| ask(name, own(1)).unwrap());
         assert!(ask("c", own(1)).is_none());
         drop((all, two, others));
+        assert!(holds.state.lock().by_host.is_empty());
+    }
+
+    #[test]
+    fn one_host_has_an_eighth_of_the_places_also_on_one_question() {
+        let holds = Arc::new(Holds::default());
+        let wait = |client| holds.ask(key("a", 443), who([10, 0, 0, client]), 100, 0);
+        let mut all: Vec<_> = (0..HOST_HELD_MAX).map(|_| wait(1).unwrap()).collect();
+        assert!(wait(1).is_none());
+        let other = wait(2).unwrap();
+        all.pop();
+        assert!(wait(1).is_some());
+        drop(all);
+        // The question is its own, though another waits on it.
+        assert_eq!(holds.open().len(), 1);
+        assert_eq!(holds.state.lock().by_host.len(), 2);
+        drop(other);
         assert!(holds.state.lock().by_host.is_empty());
     }
 

@@ -111,6 +111,10 @@ fn differing(own: &Terminate, next: &Terminate) -> Option<&'static str> {
     let lacks = |protocol| !next.alpn_select.contains(protocol);
     if next.client_ca.is_some() && next.client_ca != own.client_ca {
         Some("this rule asks for `client_ca`")
+    } else if next.client_ca.is_some() && next.client_crl != own.client_crl {
+        Some("this rule has another `client_crl`")
+    } else if !next.client_crl.is_empty() && next.accepts_expired_crl != own.accepts_expired_crl {
+        Some("this rule has another `crl_expired`")
     } else if next.client_cert_header && !own.client_cert_header {
         Some("this rule asks for `client_cert_header`")
     } else if next.tls_version_min > own.tls_version_min {

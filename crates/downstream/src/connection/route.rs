@@ -187,6 +187,11 @@ impl Route {
         self.action.hold().is_some()
     }
 
+    /// True for a hold rule by which somebody is asked about whole connections that come to it.
+    pub fn holds_connections(&self) -> bool {
+        self.action.hold().is_some_and(|hold| !hold.of_requests)
+    }
+
     /// True for a hold rule by which somebody is asked about each request: it asks for requests, or
     /// the connection came to another rule.
     pub fn asks_about_requests(&self) -> bool {

@@ -57,6 +57,11 @@ impl<'a> Active<'a> {
         engine.process.handshakes.take(rates, self.info.client.ip(), engine.clock.steady_ns())
     }
 
+    /// False where no rule ends TLS, because the listener's clients speak none.
+    pub fn may_end_tls(&self) -> bool {
+        !matches!(self.listener().kind, ListenerKind::Plain | ListenerKind::HttpRedirect)
+    }
+
     /// True if the client's source has had all of its handshakes for now.
     pub fn has_spent_handshakes(&self) -> bool {
         let (rates, engine) = (self.edge.rates(), &self.edge.engine);

@@ -62,7 +62,7 @@ async fn serve(connection: &mut Active<'_>) -> Result<(), End> {
         // Boxed, as the handshake below: a task is as large as its largest branch, and few
         // connections take this one.
         Box::pin(peek::proxy_header(connection, &mut peeked)).await?;
-    } else if connection.has_spent_handshakes() {
+    } else if connection.may_end_tls() && connection.has_spent_handshakes() {
         // Nothing was read, and nothing is sent: this is what costs least.
         connection.handle.reset_client();
         return Err(refused(Reason::Rate(RateLimit::Source)));

@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use eyelet_memory::budget::{Account, Counted};
 use eyelet_memory::slab::Key;
+use eyelet_relay::Relay;
+use eyelet_relay::held::{self, HeldConnection};
 use eyelet_telemetry::reason::{Reason, Shed};
 use thiserror::Error;
 
@@ -147,8 +149,9 @@ pub(crate) fn prepare(worker: &Rc<Worker>, key: Key) -> Result<Rest, Stays> {
     if info.decided(&worker.shared.borrow()).is_some_and(|it| !format::has_place_for(it)) {
         return Err(Stays::Held);
     }
-    // Its task, which is about to begin, has its verdict.
-    if matches!(relay, eyelet_relay::Relay::Held(held) if held.is_over()) {
+    // Its task, which is about to begin, has its verdict; or the other process takes fewer bytes.
+    let stays = |held: &HeldConnection| held.is_over() || held.bytes().len() > held::HELD_BYTES_MAX;
+    if matches!(relay, Relay::Held(held) if stays(held)) {
         return Err(Stays::Held);
     }
     let held = relay.held_bytes();

@@ -31,7 +31,7 @@ pub struct HandshakeRates {
 }
 
 /// The buckets. Each is the time at which it will be full (the "theoretical arrival time" of the
-/// generic cell rate algorithm), in nanoseconds since 1970.
+/// generic cell rate algorithm), in nanoseconds of the steady clock.
 #[derive(Debug)]
 pub struct HandshakeBuckets {
     process: AtomicU64,
@@ -108,7 +108,8 @@ fn token_ns(rate: NonZeroU32) -> u64 {
 mod tests {
     use super::*;
 
-    const NOW: u64 = 1_700_000_000 * FULL_NS;
+    /// Some time after the clock began.
+    const NOW: u64 = 1_000 * FULL_NS;
 
     fn rates(process: u32, source: u32) -> HandshakeRates {
         HandshakeRates { process: NonZeroU32::new(process), source: NonZeroU32::new(source) }
@@ -130,7 +131,7 @@ mod tests {
         assert_eq!(taken(NOW + FULL_NS / 2 + FULL_NS), 10);
         assert_eq!(taken(NOW + 100 * FULL_NS), 10, "it holds no more than a second's");
         assert_eq!(buckets.take(rates, ip(1), NOW + 100 * FULL_NS), Err(RateLimit::Source));
-        // A wall clock that was set back takes no token, and gives none.
+        // A worker that read the clock before others takes no token, and gets none.
         assert_eq!(taken(NOW), 0);
         assert_eq!((0..20).filter(|_| buckets.take(rates, ip(3), NOW).is_ok()).count(), 10);
     }

@@ -51,7 +51,9 @@ impl Holds {
             if let Some(question) = state.open.get(&key).cloned() {
                 found.push((question, decision));
             }
-            if left_ms > 0 && state.kept.len() < KEPT_MAX {
+            // A verdict of this process is younger.
+            let is_known = state.remembered(&key, now_unix_ms).is_some();
+            if left_ms > 0 && !is_known && state.kept.len() < KEPT_MAX {
                 let until_unix_ms = now_unix_ms.saturating_add(left_ms);
                 state.kept.insert(key, Kept { decision, until_unix_ms });
             }

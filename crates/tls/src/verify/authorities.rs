@@ -33,6 +33,8 @@ pub struct Authorities {
     roots: Arc<RootCertStore>,
     /// Stands for `roots`, also in the next process: equal numbers mean equal certificates. Never
     /// 0.
+    of_roots: u64,
+    /// Stands for the terms of all of them: see [`Authorities::number`].
     number: u64,
     revocations: Option<Arc<Revocations>>,
     /// The versions of the files, in their order.
@@ -50,6 +52,17 @@ impl ClientFiles {
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         [&*self.ca].into_iter().chain(self.crl.iter().map(|path| &**path))
     }
+
+    /// Stands for these authorities with the lists that count beside them, by their names: a
+    /// client that was verified without a list may be on it.
+    fn number(&self, of_roots: u64) -> u64 {
+        if self.crl.is_empty() {
+            return of_roots;
+        }
+        let lists = self.crl.iter().map(|path| path.as_os_str().as_encoded_bytes());
+        let (of_roots, accepts) = (of_roots.to_be_bytes(), [u8::from(self.accepts_expired)]);
+        roots::number_of_parts([&of_roots[..], &accepts[..]].into_iter().chain(lists))
+    }
 }
 
 impl Authorities {
@@ -65,18 +78,20 @@ impl Authorities {
         let fault = |reason| client_fault(&files.ca, reason);
         let (roots, stamp) = roots::all_of(&files.ca).map_err(fault)?;
         let (revocations, of_lists) = revocations(&files.crl, &roots, files.accepts_expired)?;
-        let number = roots::number_of(&roots);
-        let known = known.iter().find(|known| known.number == number);
+        let of_roots = roots::number_of(&roots);
+        let known = known.iter().find(|known| known.of_roots == of_roots);
         let roots = known.map_or_else(|| Arc::new(roots), |known| known.roots.clone());
         let stamps = [stamp].into_iter().chain(of_lists).collect();
-        Ok(Arc::new(Self { files: files.clone(), roots, number, revocations, stamps }))
+        let (files, number) = (files.clone(), files.number(of_roots));
+        Ok(Arc::new(Self { files, roots, of_roots, number, revocations, stamps }))
     }
 
     pub fn files(&self) -> &ClientFiles {
         &self.files
     }
 
-    /// A number that stands for the certificates.
+    /// A number that stands for the certificates, and for the files of the revocation lists and
+    /// for what counts of them. A new list in a file does not change it.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -117,4 +132,25 @@ impl Authorities {
 
 fn client_fault(path: &Path, reason: String) -> TlsError {
     TlsError::ClientCa { path: path.display().to_string(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_stands_for_the_lists_too() {
+        let of = |crl: &[&str], accepts_expired| {
+            let crl = crl.iter().map(PathBuf::from).collect();
+            ClientFiles { ca: "ca.pem".into(), crl, accepts_expired }.number(7)
+        };
+        // Without a list there is none that could have expired.
+        assert_eq!((of(&[], false), of(&[], true)), (7, 7));
+        let one = of(&["a.crl"], false);
+        assert_eq!(one, of(&["a.crl"], false));
+        for other in [of(&[], false), of(&["a.crl"], true), of(&["b.crl"], false)] {
+            assert_ne!(one, other);
+        }
+        assert_ne!(of(&["a.crl", "b.crl"], false), of(&["a.crlb.crl"], false));
+    }
 }

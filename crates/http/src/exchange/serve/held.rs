@@ -15,7 +15,7 @@ use eyelet_downstream::connection::served_connection::record::Record;
 use eyelet_engine::worker::WaitError;
 use eyelet_hold::{HoldKey, HoldPlace};
 use eyelet_http1::head_bytes::request_bytes;
-use eyelet_telemetry::reason::{HeldEnd, Reason};
+use eyelet_telemetry::reason::{HeldEnd, Reason, Shed};
 use http::request;
 
 /// How the wait of a request has ended.
@@ -64,7 +64,9 @@ async fn wait(
     // Its line is written if the task is dropped.
     let mut entry = RequestLogEntry::new(served, Record::new(served, request), stream.sent());
     let (began, timeout) = (clock::now(), served.http.shared.config.hold.timeout);
-    stream.due_in(timeout);
+    // Memory may be short before the time is over.
+    let wait = served.progress_wait();
+    stream.due_in(wait.min(timeout));
     let waited = poll_fn(|task| {
         if let Poll::Ready(decision) = place.poll_decision(task) {
             return Poll::Ready(Ok(Some(decision)));
@@ -79,8 +81,10 @@ async fn wait(
             let left = timeout.saturating_sub(clock::since(began));
             match late {
                 WaitError::Late if left.is_zero() => return Poll::Ready(Ok(None)),
-                // It was only to rest.
-                WaitError::Late => stream.due_in(left),
+                WaitError::Late if served.http.engine.process.budget.is_filling(0) => {
+                    return Poll::Ready(Err(Reason::Shed(Shed::Stream)));
+                }
+                WaitError::Late => stream.due_in(wait.min(left)),
                 other => return Poll::Ready(Err(ClientLost::Wait(other).reason())),
             }
         }
