@@ -1,4 +1,4 @@
-//! The refusal as a client reads it.
+//! The refusal as a client of rustls reads it, with its code.
 
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::quic::{
