@@ -282,8 +282,8 @@ fn a_first_flight_that_is_lost_and_reordered_is_read() {
     assert_eq!(scene.line("host.test")["outcome"], "spliced");
 }
 
-/// Once the client has the handshake's keys, nothing of it passes that may have a hello: it could be
-/// another one, behind the end of the first connection.
+/// Once the client has the handshake's keys, nothing of it passes that may have a hello:
+/// that could be another one, behind the end of the first connection.
 #[test]
 fn no_hello_passes_after_the_handshake() {
     let Some(scene) = Scene::new(&[], "") else { return };
