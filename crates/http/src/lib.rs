@@ -152,17 +152,22 @@ pub fn serve_cleartext(http: Rc<Http>, woken: WokenConnection, flow: Flow) -> Se
 
 /// Goes on with a connection whose request was held: it is read and decided again, and finds its
 /// verdict.
+///
+/// # Errors
+/// What is known of a connection that has no TLS: none is held so.
 pub fn serve_held(
     http: Rc<Http>,
     woken: WokenConnection,
     mut held: HeldConnection,
-) -> Result<Served, WokenConnection> {
+) -> Result<Served, Box<ConnectionInfo>> {
     let waited_ms = u32::try_from(woken.handle.idle().as_millis()).unwrap_or(u32::MAX);
     let decision = held.decision();
     let is_decided = decision.is_some() || held.is_late();
     let key = held.key().filter(|_| is_decided).cloned();
     let given = key.map(|key| GivenVerdict { key, decision, waited_ms });
-    let Some(terminated) = held.take_terminated() else { return Err(woken) };
+    let Some(terminated) = held.take_terminated() else {
+        return Err(Box::new(woken.info));
+    };
     let WokenConnection { handle, info, counted } = woken;
     let opened = OpenedClient::new(handle, terminated);
     Ok(begin(http, opened, info, counted, Some((given, held.bytes()))))

@@ -114,7 +114,7 @@ impl Program for Service {
                 let woken = WokenConnection { handle, info, counted };
                 match eyelet_http::serve_held(edge.http.clone(), woken, held) {
                     Ok(served) => served,
-                    Err(WokenConnection { info, .. }) => {
+                    Err(info) => {
                         let reason = Reason::Internal("a request that is held has no TLS");
                         edge.engine.emit(&info, &End::failed(reason));
                         Box::pin(std::future::ready(()))

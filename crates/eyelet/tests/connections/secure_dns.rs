@@ -134,7 +134,7 @@ fn a_resolver_that_restarts_is_asked_on_new_connections() {
             "tls" => format!("tls://{tls}#{NAME}"),
             _ => format!("https://{https}/ask#{NAME}"),
         };
-        let edge = edge(&pki, origin.address, &[server.clone()]);
+        let edge = edge(&pki, origin.address, std::slice::from_ref(&server));
         assert!(ask(&edge, "one.up.test").0.starts_with("spliced"), "{server}");
         drop(unbound);
         let (ending, _) = ask(&edge, "two.up.test");
@@ -192,7 +192,7 @@ fn nonsense_is_no_answer_and_the_next_resolver_is_asked() {
     ];
     for (server, scheme, why) in &table {
         let first = format!("{scheme}://{}#{NAME}", server.address);
-        let alone = edge(&pki, origin.address, &[first.clone()]);
+        let alone = edge(&pki, origin.address, std::slice::from_ref(&first));
         let (ending, _) = ask(&alone, "a.up.test");
         assert!(ending.starts_with("failed") && ending.contains(why), "{why}: {ending}");
         let both = edge(&pki, origin.address, &[first, next.clone()]);

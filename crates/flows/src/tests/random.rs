@@ -53,7 +53,7 @@ impl Run {
         }
     }
 
-    fn from_client(&mut self, port: u8, id: u8) {
+    fn client_sends(&mut self, port: u8, id: u8) {
         let peer = peer(&format!("198.51.100.7:{}", 1000 + u16::from(port)));
         // An even id is in a long header.
         let dcid = [id; 8];
@@ -92,7 +92,7 @@ impl Run {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::FromClient { port, id } => self.from_client(port, id),
+            Step::FromClient { port, id } => self.client_sends(port, id),
             Step::FromServer { nth, id } => {
                 let Some(key) = self.nth(nth) else { return };
                 if !matches!(self.flows.flow(key).unwrap().state, State::Passing { .. }) {
