@@ -201,7 +201,7 @@ fn certificates_rotate_without_a_reload() {
 #[test]
 fn an_expired_certificate_and_one_that_is_taken_back_are_not_shown() {
     let Some(mut world) = World::new() else { return };
-    svid(&world.one, "short", ID, |params| params.not_after = in_secs(4).into());
+    svid(&world.one, "short", ID, |params| params.not_after = in_secs(15).into());
     world.start(&world.message("short"));
     let edge = world.edge("certificate = \"spiffe\"");
     assert_eq!(world.readiness(), (200, "ok\n".to_owned()));
