@@ -47,11 +47,14 @@ impl Unbound {
         );
         let mut command = Command::new("unbound");
         command.args(["-d", "-c"]).arg(file).stdin(Stdio::null());
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let log = folder.path().join("unbound.log");
+        let file = std::fs::File::create(&log).unwrap();
+        let child = command.stdout(Stdio::null()).stderr(file).spawn().unwrap();
         let unbound = Self { child, tls, https };
-        for address in [tls, https] {
-            until("unbound", || TcpStream::connect(address).ok());
-        }
+        // It listens for seconds before it answers.
+        let serves =
+            || std::fs::read_to_string(&log).ok()?.contains("start of service").then_some(());
+        until("unbound", serves);
         unbound
     }
 }
