@@ -36,7 +36,7 @@ struct Svid<'a> {
 /// of the others only the bundles count.
 ///
 /// # Errors
-/// [`MessageFault`], for the whole message: a part of one is used never.
+/// The fault of the message: a part of one is used never.
 pub fn read(message: &[u8]) -> Result<WorkloadParts, MessageFault> {
     let (mut svids, mut crls, mut federated) = (Vec::new(), Vec::new(), Vec::new());
     let mut fields = ProtobufFields::new(message);
