@@ -389,19 +389,19 @@ fn a_flood_of_first_datagrams_leaves_newcomers_their_room() {
                 let [a, b, c] = [n / 62_500 + 1, n / 250 % 250 + 1, n % 250 + 1].map(|n| n as u8);
                 let stranger = UdpSocket::bind(SocketAddr::from(([127, c, b, a], 0))).unwrap();
                 let _ = stranger.send_to(&first, edge);
-                if sent.fetch_add(1, Ordering::Relaxed).is_multiple_of(50) {
+                if sent.fetch_add(1, Ordering::Relaxed).is_multiple_of(10) {
                     thread::sleep(Duration::from_millis(5));
                 }
             }
         });
         until("a table that is full", || (sent.load(Ordering::Relaxed) > 10_000).then_some(()));
-        let asked = (0..NEWCOMERS).map(|_| scene.ask(scene.edge.port(), "host.test"));
-        let served = asked.filter(|said| said["bytes"] == BYTES).count();
+        // The kernel drops datagrams where the machine is busy: a client tries again, as users do.
+        let is_served = || scene.ask(scene.edge.port(), "host.test")["bytes"] == BYTES;
+        let served = (0..NEWCOMERS).filter(|_| (0..3).any(|_| is_served())).count();
         is_over.store(true, Ordering::Relaxed);
         served
     });
-    // The client gives up by its own clock, and the machine may be busy.
-    assert!(served + 1 >= NEWCOMERS, "{served} of {NEWCOMERS}");
+    assert_eq!(served, NEWCOMERS);
     let resident = scene.edge.rss_bytes();
     eprintln!("{} datagrams, {resident} bytes resident", sent.load(Ordering::Relaxed));
     assert!(resident <= RESIDENT_MAX, "{resident}");
