@@ -54,7 +54,7 @@ pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result
     Ok(Findings { boards: vec![board], notes })
 }
 
-/// What the clients of a storm share.
+/// The state that the clients of a storm share.
 struct Storm {
     target: SocketAddr,
     config: Arc<ClientConfig>,

@@ -43,7 +43,7 @@ struct PortUse {
     is_short: AtomicBool,
 }
 
-/// What is known of one address towards one upstream.
+/// The facts about one address towards one upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceUse {
     /// The upstream.

@@ -63,7 +63,7 @@ impl FlowTraffic {
     }
 }
 
-/// What becomes of a flow's datagrams.
+/// The state of a flow: the way of its datagrams.
 #[derive(Debug)]
 pub enum State {
     /// They wait: the flow is not decided.
@@ -80,7 +80,7 @@ pub struct QuicFlow<P> {
     pub peer: Peer,
     pub state: State,
     pub moved: FlowTraffic,
-    /// What the table's owner keeps of it.
+    /// The part that the table's owner keeps.
     pub payload: P,
     first_id: FlowId,
     /// The server's id, once it is known.
@@ -106,7 +106,7 @@ pub enum FoundFlow {
     Unknown,
 }
 
-/// Why a flow cannot begin.
+/// The reason why a flow cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     /// Too many are unanswered. This one is the oldest.
@@ -119,7 +119,7 @@ pub enum Full {
     BadId,
 }
 
-/// Why a flow's time is over.
+/// The reason why a flow's time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// No server has answered it.

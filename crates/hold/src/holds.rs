@@ -61,7 +61,7 @@ struct State {
     webhook: Option<Sink>,
 }
 
-/// What a host takes up.
+/// The places and questions of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct HostCount {
     /// Open questions that it was the first to ask.

@@ -101,7 +101,7 @@ pub fn look(authority: &Authority, places: &Places) -> Vec<StoreTrust> {
     stores(places).iter().map(trust).collect()
 }
 
-/// Whether databases of NSS can be read.
+/// True if databases of NSS can be read.
 pub fn has_nss_tool() -> bool {
     nss::has_tool()
 }

@@ -181,7 +181,7 @@ fn breach(reflects: Result<bool, String>, response: &ProbeResponse, report: &mut
     }
 }
 
-/// Whether an answer may have a secret in it: by a cookie or a login it knows who asks.
+/// True if an answer may have a secret in it: by a cookie or a login it knows who asks.
 fn may_have_secret(response: &ProbeResponse) -> bool {
     let varies = |(name, value): &(String, String)| {
         let mut names = value.split(',').map(str::trim);

@@ -185,7 +185,7 @@ impl<R> Connected<R> {
     }
 }
 
-/// Why no source address can be dialled from.
+/// The reason why no source address can be dialled from.
 #[derive(Debug, thiserror::Error)]
 pub enum NoSource {
     /// Their local ports are in use.

@@ -17,7 +17,7 @@ const READ_BYTES: usize = 16 << 10;
 /// How long the first message may take, which an agent sends "as soon as possible, without delay"
 /// (section 4.3), and each other one from its first byte to its last.
 const MESSAGE_WAIT: Duration = Duration::from_secs(10);
-/// How long a write may take: all that is written is less than a socket's buffer.
+/// The time that a write may take: all that is written is less than a socket's buffer.
 const WRITE_WAIT: Duration = Duration::from_secs(5);
 /// Bytes of the agent's words that are shown.
 const WORDS_BYTES_MAX: usize = 200;
@@ -43,7 +43,7 @@ struct Answer {
     messages: Messages,
 }
 
-/// What an event has changed.
+/// The change that an event has made.
 #[derive(Default)]
 struct Noted {
     /// Bytes of data that were taken.

@@ -14,7 +14,7 @@ use crate::protobuf::ProtobufFault;
 /// `PermissionDenied` of gRPC: the workload has no identity.
 const PERMISSION_DENIED: u32 = 7;
 
-/// Why a call has ended, or could not begin.
+/// The reason why a call has ended, or could not begin.
 #[derive(Debug, Error)]
 pub enum CallFault {
     #[error("cannot connect: {0}")]
@@ -47,7 +47,7 @@ pub enum CallFault {
     Message(#[from] MessageFault),
 }
 
-/// Why a message cannot be used.
+/// The reason why a message cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MessageFault {
     #[error("no Protocol Buffers: {0}")]
@@ -77,7 +77,7 @@ impl CallFault {
         matches!(self, Self::Ended { code: PERMISSION_DENIED, .. })
     }
 
-    /// What an operator can do about it, if it is clear.
+    /// The advice for an operator, if there is a clear one.
     pub fn advice(&self) -> &'static str {
         match self {
             Self::Connect(error) => match error.kind() {

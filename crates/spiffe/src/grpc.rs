@@ -9,7 +9,7 @@ pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Bytes before each message.
 pub const HEAD_BYTES: usize = 5;
 
-/// Why data is no message.
+/// The reason why data is no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum GrpcFault {
     #[error("a message has {0} bytes; at most {MESSAGE_BYTES_MAX} are read")]

@@ -75,7 +75,7 @@ impl SpiffeKeeper {
         let _ = begun.recv_timeout(START_WAIT);
     }
 
-    /// Whether the thread has ended, which only a failure causes.
+    /// True if the thread has ended, which only a failure causes.
     pub fn has_died(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.thread.is_finished())
     }

@@ -7,7 +7,7 @@ use thiserror::Error;
 /// Bytes of a number: 64 bits in groups of seven.
 const VARINT_BYTES_MAX: usize = 10;
 
-/// Why bytes are no message.
+/// The reason why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ProtobufFault {
     #[error("it ends within a field")]

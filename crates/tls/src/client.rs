@@ -74,7 +74,7 @@ enum UpstreamTrust {
     Spiffe(SpiffeVerifier),
 }
 
-/// What an upstream is shown that asks for a certificate.
+/// The certificate for an upstream that asks for one.
 #[derive(Clone)]
 enum OwnCertificate {
     Nothing,

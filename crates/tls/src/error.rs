@@ -9,7 +9,7 @@ use eyelet_local_ca::LocalCaError;
 
 use crate::local::LocalError;
 
-/// Why a configuration could not be made. It names the file.
+/// The reason why a configuration could not be made. It names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A certificate or its key.
@@ -20,7 +20,7 @@ pub enum TlsError {
     ClientCa {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The fault in it.
         reason: String,
     },
     /// The file of CA certificates for upstreams.
@@ -28,7 +28,7 @@ pub enum TlsError {
     UpstreamCa {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The fault in it.
         reason: String,
     },
     /// The authority of a rule that mints cannot sign.
@@ -36,7 +36,7 @@ pub enum TlsError {
     MintAuthority {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The fault in it.
         fault: AuthorityFault,
     },
     /// A revocation list cannot be used.

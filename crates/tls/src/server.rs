@@ -57,7 +57,7 @@ pub struct ServerConfigs {
     mint: Option<Arc<MintedCertificates>>,
     /// The authority of rules that mint and have none, in the run of a sandbox.
     run: Option<Arc<Certificates>>,
-    /// What the SPIFFE Workload API has sent.
+    /// The newest message of the SPIFFE Workload API.
     workload: Arc<Workload>,
 }
 
@@ -231,7 +231,7 @@ impl ServerConfigs {
         Ok(Handshake { client_roots: built.client_roots(), config: built.config, certificates })
     }
 
-    /// What the SPIFFE Workload API has sent. It outlives reloads.
+    /// The newest message of the SPIFFE Workload API. It outlives reloads.
     pub fn workload(&self) -> &Arc<Workload> {
         &self.workload
     }

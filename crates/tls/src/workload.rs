@@ -57,7 +57,7 @@ pub struct WorkloadParts {
     pub crls: Vec<CertificateRevocationListDer<'static>>,
 }
 
-/// Why a message cannot be used.
+/// The reason why a message cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadFault {
     #[error("the certificate of {0} is no X.509-SVID: {1}")]
@@ -70,7 +70,7 @@ pub enum WorkloadFault {
     Rustls(TrustDomain, String),
 }
 
-/// Why a handshake has no certificate of the Workload API.
+/// The reason why a handshake has no certificate of the Workload API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SvidLack {
     /// It has sent none.

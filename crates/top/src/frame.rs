@@ -200,7 +200,7 @@ impl Frame {
         self.labelled(Look::Plain, "at rest", &text);
     }
 
-    /// What waits for somebody's verdict.
+    /// The connections and requests that wait for a verdict.
     fn held(&mut self, figures: &Figures) {
         let held = &figures.memory["held"];
         let waiting = number(held, "waiting");

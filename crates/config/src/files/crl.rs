@@ -30,7 +30,7 @@ pub struct Revocations {
     accepts_expired: bool,
 }
 
-/// What is kept of a list. Its authority has signed it.
+/// The part of a list that is kept. Its authority has signed it.
 #[derive(Debug, PartialEq, Eq)]
 struct RevocationList {
     /// The distinguished name of the authority, in DER without its tag.
@@ -40,7 +40,7 @@ struct RevocationList {
     serials: Box<[Serial]>,
 }
 
-/// Why a file of lists cannot be used.
+/// The reason why a file of lists cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CrlError {
     /// It cannot be read.
@@ -56,12 +56,12 @@ pub enum CrlError {
     Unusable {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The reason.
         fault: CrlFault,
     },
 }
 
-/// Why a list cannot be used.
+/// The reason why a list cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CrlFault {
     /// The file has none.
@@ -81,7 +81,7 @@ pub enum CrlFault {
     Signature,
 }
 
-/// Why a certificate does not pass.
+/// The reason why a certificate does not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RevocationFault {
     /// It is on a list.

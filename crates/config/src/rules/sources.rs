@@ -17,7 +17,7 @@ pub(crate) enum Dialled<'a> {
     Hosts(Vec<&'a HostPort>),
     /// Unix sockets.
     Unix,
-    /// What clients ask for.
+    /// The destinations that clients ask for.
     Chosen,
 }
 

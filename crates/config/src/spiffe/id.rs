@@ -38,7 +38,7 @@ pub enum SpiffePattern {
     },
 }
 
-/// Why a text is no SPIFFE id, or no pattern of ids.
+/// The reason why a text is no SPIFFE id, or no pattern of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SpiffeIdFault {
     #[error("a SPIFFE id begins with spiffe://, as in \"spiffe://example.org/edge\"")]

@@ -7,7 +7,7 @@ use x509_parser::parse_x509_certificate;
 
 use crate::spiffe::id::{SpiffeId, SpiffeIdFault};
 
-/// Why a certificate is no X.509-SVID of a workload.
+/// The reason why a certificate is no X.509-SVID of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SvidFault {
     #[error("it cannot be parsed")]

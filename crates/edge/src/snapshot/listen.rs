@@ -234,7 +234,7 @@ impl Bound {
         self.asked.datagrams
     }
 
-    /// What the log says of it beside its address.
+    /// The text in the log beside its address.
     pub fn protocol(&self) -> &'static str {
         if self.reads_datagrams() { " for QUIC" } else { "" }
     }

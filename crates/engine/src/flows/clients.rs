@@ -17,7 +17,7 @@ use crate::worker::Worker;
 use crate::worker::flow_state::inbox::{HANDED_BYTES_MAX, HandedDatagram};
 use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket, GuardTurn};
 
-/// What becomes of a client's datagram.
+/// The way of a client's datagram.
 enum Turn {
     /// It passes now.
     Passes(Key),
@@ -243,7 +243,7 @@ impl Worker {
     }
 }
 
-/// What packets a client's datagram has.
+/// The kinds of packets in a client's datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Packets {
     /// One that a server may read a hello from, now or later.

@@ -16,7 +16,7 @@ use crate::ready::Token;
 use crate::worker::Worker;
 use crate::worker::flow_state::{BATCH, BUFFER_BYTES};
 
-/// What a server's datagram says about its connection.
+/// The news of a server's datagram about its connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Said {
     /// It asks the client to begin anew: a Retry or a Version Negotiation.

@@ -18,7 +18,7 @@ use crate::command::run;
 use crate::command::run::ports::{self, HTTPS};
 use crate::command::run::shared::place;
 
-/// How long a program may take that is asked: Java takes a second to start.
+/// The time that a program may take that is asked: Java takes a second to start.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20);
 const PROGRAM_STEP: Duration = Duration::from_millis(10);
 /// Exits with 0 if Node trusts the certificate in this file. Node before 22.15 cannot list what it
@@ -35,7 +35,7 @@ const NODE_TRUSTS: &str = "\
 /// Exits with 0 if Node finds that this name is of this machine.
 const NODE_RESOLVES: &str = "require('dns').lookup(process.argv[1], (error, address) => \
     process.exit(!error && (address === '::1' || address.startsWith('127.')) ? 0 : 1));";
-/// The same of Python.
+/// The check of Python.
 const PYTHON_RESOLVES: &str = "\
 import socket, sys
 found = {entry[4][0] for entry in socket.getaddrinfo(sys.argv[1], 443)}
@@ -52,7 +52,7 @@ pub struct DoctorArgs {
     pub folder: Option<PathBuf>,
 }
 
-/// How one thing is.
+/// The state of one thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Health {
     Good,
@@ -265,12 +265,12 @@ fn clock() -> Check {
     }
 }
 
-/// What a program says by its exit status.
+/// The answer of a program by its exit status.
 #[derive(Debug, PartialEq, Eq)]
 enum Answered {
     Yes,
     No,
-    /// Why it says nothing.
+    /// The reason why it says nothing.
     Nothing(String),
 }
 

@@ -79,7 +79,7 @@ named! {
 }
 
 named! {
-    /// Why there is no certificate of an ACME server, or of the SPIFFE Workload API.
+    /// The reason why there is no certificate of an ACME server, or of the SPIFFE Workload API.
     CertificateLack {
         /// The last one that the Workload API has sent has expired.
         Expired = "that of the SPIFFE Workload API has expired",

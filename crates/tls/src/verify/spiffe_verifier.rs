@@ -21,7 +21,7 @@ use crate::provider::PROVIDER;
 use crate::verify::client_chain;
 use crate::workload::{Bundle, Workload};
 
-/// Why a peer's certificate is not accepted.
+/// The reason why a peer's certificate is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpiffePeerFault {
     #[error("no X.509-SVID: {0}")]

@@ -5,7 +5,7 @@ use eyelet_telemetry::held::{HeldBy, HeldInfo, HeldVerdict};
 
 /// What a request has that was held while its connection was parked.
 pub struct GivenVerdict {
-    /// What was asked.
+    /// The question.
     pub key: HoldKey,
     /// The verdict. `None`: nobody has decided in time.
     pub decision: Option<HoldDecision>,

@@ -39,7 +39,7 @@ pub struct FlowReading {
     seen: usize,
 }
 
-/// What was read.
+/// The answer of a read.
 // It lives on the heap, in the future of a decision.
 #[allow(clippy::large_enum_variant)]
 pub enum FlowHello {

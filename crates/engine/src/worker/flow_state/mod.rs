@@ -27,7 +27,7 @@ pub(crate) const BUFFER_BYTES: usize = 1 << 16;
 /// handshake's keys. A client could change its hello after the decision.
 pub type DatagramGuard = Box<dyn FnMut(&[u8], Option<&[u8]>) -> GuardTurn>;
 
-/// What a guard says of a datagram.
+/// The verdict of a guard about a datagram.
 pub enum GuardTurn {
     Passes,
     Drops,
@@ -60,7 +60,7 @@ pub(crate) struct DatagramSocket {
     pub is_listening: Cell<bool>,
 }
 
-/// What is kept of a flow beside the table.
+/// The state of a flow beside the table.
 pub(crate) struct Passage {
     /// The socket that its client has asked.
     pub via: Rc<DatagramSocket>,

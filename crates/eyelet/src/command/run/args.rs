@@ -105,7 +105,7 @@ pub(super) struct EdgeArgs {
 }
 
 impl EdgeArgs {
-    /// Whether the edge is for this command alone: it listens, or logs, where no other does, or
+    /// True if the edge is for this command alone: it listens, or logs, where no other does, or
     /// has a certificate that may be for other names.
     pub(super) fn is_alone(&self) -> bool {
         self.listen.is_some() || self.certificate.is_some() || self.log.is_some()

@@ -46,7 +46,7 @@ struct Waiting {
 
 /// Looks for applications until it is dropped.
 pub(super) struct Lookout {
-    /// What is to be printed.
+    /// The line to print.
     pub(super) lines: Receiver<String>,
     _looks: JoinSet<()>,
 }

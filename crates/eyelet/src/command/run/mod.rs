@@ -148,7 +148,7 @@ fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Erro
 enum Work {
     /// A command that is run.
     Runs(Application),
-    /// What runs already.
+    /// The applications that run already.
     IsThere,
     /// The same, and nobody waits for its end.
     Background,

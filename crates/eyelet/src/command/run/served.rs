@@ -18,13 +18,13 @@ use super::shared::{self, JoinError, Joining, Lease, LeaseEvent, ProjectKind};
 use crate::process::serve::{self, Running};
 use crate::process::signals::Signals;
 
-/// How often earlier configurations are freed and the workers are checked.
+/// The interval at which earlier configurations are freed and the workers are checked.
 const TICK: Duration = Duration::from_secs(1);
 /// The process that the kernel starts first, in a container too. All others end with it, so
 /// nothing is shared there.
 const FIRST_PROCESS: u32 = 1;
 
-/// What a command wants to be served by.
+/// The edge that a command wants.
 pub(super) struct Wanted<'a> {
     pub(super) edge: &'a EdgeArgs,
     pub(super) rules: Vec<PlannedRule>,
@@ -35,7 +35,7 @@ pub(super) struct Wanted<'a> {
     pub(super) share: Option<IpAddr>,
 }
 
-/// What serves.
+/// The edge that serves.
 pub(super) enum Served {
     Shared { lease: Lease, tick: Interval },
     Own(Box<OwnEdge>),

@@ -27,9 +27,9 @@ const PAGE: u16 = 80;
 const CLIENTS_MAX: usize = 16;
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
-/// How long a client may take for all of it.
+/// The time that a client may take for all of it.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long accepting pauses after an error, such as no free descriptor.
+/// The time for which accepting pauses after an error, such as no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Colours of a terminal, so that the code is dark on light whatever the terminal has.
 const DARK_ON_LIGHT: &str = "\x1b[30;107m";
@@ -44,7 +44,7 @@ impl Drop for SharePage {
     }
 }
 
-/// What the page has.
+/// The contents of the page.
 struct Content {
     page: String,
     pem: String,

@@ -32,7 +32,7 @@ static APPENDS: Mutex<()> = Mutex::new(());
 /// Gives a verdict. Returns a line that says what it was about.
 ///
 /// # Errors
-/// Why there is no verdict, or why a list does not have it.
+/// The reason why there is no verdict, or why a list does not have it.
 pub fn decide(
     holds: &Holds,
     which: Which<'_>,

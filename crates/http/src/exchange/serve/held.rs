@@ -18,7 +18,7 @@ use eyelet_http1::head_bytes::request_bytes;
 use eyelet_telemetry::reason::{HeldEnd, Reason, Shed};
 use http::request;
 
-/// How the wait of a request has ended.
+/// The end of the wait of a request.
 pub enum Waited {
     /// With a verdict, or without one in time.
     Decided(GivenVerdict),

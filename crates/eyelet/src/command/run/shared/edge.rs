@@ -38,11 +38,11 @@ const REQUESTS_MAX: usize = 16;
 const ANSWERS_MAX: usize = 64;
 /// Logged lines that wait for the event loop. More are lost.
 const LINES_MAX: usize = 64;
-/// How often earlier configurations are freed, and the workers are checked.
+/// The interval at which earlier configurations are freed, and the workers are checked.
 const TICK: Duration = Duration::from_secs(1);
-/// How long an edge waits for its first project.
+/// The time for which an edge waits for its first project.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the last answers may take.
+/// The time that the last answers may take.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the edge whose listening socket is the standard input.
@@ -105,7 +105,7 @@ fn begin(place: Place) -> Result<(), Box<dyn Error>> {
     done
 }
 
-/// What a connection says.
+/// A message of a connection.
 enum Heard {
     Request(Request),
     /// Its other end is closed.
@@ -139,7 +139,7 @@ struct SharedEdge {
     was_joined: bool,
 }
 
-/// What serves the projects.
+/// The edge that serves the projects.
 struct Serving {
     running: Running,
     plan: Plan,

@@ -14,9 +14,9 @@ use super::place::Place;
 
 /// How long an edge may take to start, or to answer: it makes keys, and reads a new configuration.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a command waits for the line about memory, maybe at its end.
+/// The time for which a command waits for the line about memory, maybe at its end.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long an edge may take to forget a project. The last one waits for the edge's end.
+/// The time that an edge may take to forget a project. The last one waits for the edge's end.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// An edge may end just before its greeting. Then another one is started.
 const TRIES: usize = 3;
@@ -40,7 +40,7 @@ pub(crate) enum JoinError {
     Refused(String),
 }
 
-/// What a shared edge says by itself.
+/// A message of a shared edge that answers none.
 pub(crate) enum LeaseEvent {
     /// A line to print.
     Said(String),
@@ -226,7 +226,7 @@ async fn ask_one(stream: tokio::net::UnixStream, request: &Request) -> Result<An
     received(&mut link).await.map_err(failed)
 }
 
-/// Whether these are names of this machine only.
+/// True if these are names of this machine only.
 pub(crate) fn is_loopback(names: &[&str]) -> bool {
     names.iter().all(|name| eyelet_config::is_loopback_name(name))
 }

@@ -19,7 +19,7 @@ use crate::command::run::plan::PlannedRule;
 pub(super) const PROTOCOL: u32 = 1;
 /// Bytes of a message: hundreds of sites with long paths.
 const BYTES_MAX: usize = 256 << 10;
-/// How long the other side may take to read.
+/// The time that the other side may take to read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The edge's first message.
@@ -78,7 +78,7 @@ pub(crate) enum ProjectKind {
     Background,
 }
 
-/// What the edge says after the greeting.
+/// A message of the edge after the greeting.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum Answer {
     /// It serves the project at these addresses. The notes are about the edge's start.

@@ -22,7 +22,7 @@ use crate::process::upgrade::own_program;
 
 /// The argument by which the program becomes a shared edge.
 pub(crate) const COMMAND: &str = "shared-edge";
-/// How long the lock may be held: an edge that ends drains for a second.
+/// The time for which the lock may be held: an edge that ends drains for a second.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 const LOCK_STEP: Duration = Duration::from_millis(20);
 /// The variables that an edge gets: they are of the user, not of a project.

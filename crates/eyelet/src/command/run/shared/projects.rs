@@ -124,7 +124,7 @@ impl Projects {
         self.0.iter().flat_map(|project| project.joining.permits.iter().cloned()).collect()
     }
 
-    /// Whether an application that speaks HTTP is where its project says.
+    /// True if an application that speaks HTTP is where its project says.
     pub(super) fn has_http(&self) -> bool {
         let is_http = |project: &Project| project.rules.iter().any(|rule| !rule.options.tcp);
         self.0.iter().any(is_http)
