@@ -6,8 +6,8 @@ use crate::fault::RecordFault;
 use crate::suite::{IV_BYTES, Suite};
 
 /// An expanded key. README.md has the measurements: with AVX-512, aws-lc-rs seals AES-GCM twice as
-/// fast as ring; with VAES alone, ring is 1.8 times as fast. Expanding a key costs the same in both.
-/// The program needs both anyway: aws-lc-rs does the handshake.
+/// fast as ring; with VAES alone, ring is 1.8 times as fast. Expanding a key costs the same in
+/// both. The program needs both anyway: aws-lc-rs does the handshake.
 #[allow(clippy::large_enum_variant)] // on a worker's stack; boxing ring's key would cost a malloc
 pub(crate) enum Aead {
     /// 544 bytes inline.
