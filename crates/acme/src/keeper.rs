@@ -29,12 +29,12 @@ use crate::table::{Acme, Ask, Entry};
 /// Names that are served because a client asked for them. Each costs about 4 KB.
 const ON_DEMAND_MAX: usize = 10_000;
 const MINUTE: Duration = Duration::from_mins(1);
-/// How long the start waits for stored certificates, so that the first clients have them.
+/// The time for which the start waits for stored certificates, so that the first clients have them.
 const START_WAIT: Duration = Duration::from_secs(2);
-/// How long an answer that another process published is used without another look.
+/// The time for which an answer that another process published is used without another look.
 const FETCHED: Duration = Duration::from_secs(10);
-/// How long no client's question leads to a look into a store that has failed: the thread waits for
-/// each look, and orders meanwhile nothing.
+/// The time for which no client's question leads to a look into a store that has failed: the thread
+/// waits for each look, and orders meanwhile nothing.
 const STORE_REST: Duration = Duration::from_secs(10);
 
 /// The table of certificates, and the thread that fills it. It ends when this is dropped.

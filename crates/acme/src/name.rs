@@ -31,9 +31,9 @@ const LOOK_MIN: Duration = Duration::from_millis(500);
 const LOOK_MAX: Duration = Duration::from_secs(30);
 /// Accounts that are made one after the other when the server knows none of them.
 const RENEWED_ACCOUNTS_MAX: u32 = 2;
-/// How long a name that a client asked for is tried.
+/// The time for which a name that a client asked for is tried.
 const TRIED: Duration = Duration::from_hours(1);
-/// How long such a name is refused if too many were ordered. Then a client may ask again.
+/// The time for which such a name is refused if too many were ordered. Then a client may ask again.
 const BUSY_KEPT: Duration = Duration::from_mins(1);
 
 /// The state of a name's task.
@@ -69,7 +69,7 @@ struct Held {
     ask_at: Instant,
 }
 
-/// What comes next.
+/// The next step.
 enum Next {
     Sleep(Duration),
     Order,

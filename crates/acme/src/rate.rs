@@ -1,5 +1,5 @@
-//! How many names are ordered because clients asked for them. Public servers limit an account's
-//! orders, and the names of the configuration need some, too.
+//! Limits the orders of names that clients asked for. Public servers limit an account's orders, and
+//! the names of the configuration need some, too.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often a server is asked when to renew: twice a day (RFC 9773 section 4.3.2), or as its
-/// Retry-After says, within these bounds.
+/// The longest pause between two questions when to renew: twice a day (RFC 9773 section 4.3.2), or
+/// as its Retry-After says, within these bounds.
 pub const ASK_MAX: Duration = Duration::from_hours(12);
 const ASK_MIN: Duration = Duration::from_mins(1);
 /// The first pause after a server could not be used. It doubles with each further failure.
@@ -43,8 +43,8 @@ pub fn by_window(
     advised.min(not_after - lifetime / LAST_PART)
 }
 
-/// What the server's clock says: what it said in its last answer, and how long ago that was. Our
-/// clock (`now`) counts only before the first answer: it may be set at any time.
+/// Returns the time by the server's clock: what it said in its last answer, and how long ago that
+/// was. Our clock (`now`) counts only before the first answer: it may be set at any time.
 pub fn server_time(now: SystemTime, heard: Option<(SystemTime, Duration)>) -> SystemTime {
     heard.and_then(|(said, ago)| said.checked_add(ago)).unwrap_or(now)
 }
@@ -59,11 +59,11 @@ pub fn shifted(time: SystemTime, ahead_secs: i64) -> SystemTime {
     shifted.unwrap_or(time)
 }
 
-/// How long nothing more is ordered once a certificate is issued, at this time by the server's
-/// clock. It is measured by a clock that nobody sets. A certificate that is dated back by much of
-/// its life is due soon, or from the beginning: half of what is left of it is waited at least, and
-/// the other half is left for attempts that fail. One that is over was issued by another clock: it
-/// has its whole life before it.
+/// Returns the time for which nothing more is ordered once a certificate is issued, at this time by
+/// the server's clock. It is measured by a clock that nobody sets. A certificate that is dated back
+/// by much of its life is due soon, or from the beginning: half of what is left of it is waited at
+/// least, and the other half is left for attempts that fail. One that is over was issued by another
+/// clock: it has its whole life before it.
 pub fn after_issue(lives: (SystemTime, SystemTime), now: SystemTime) -> Duration {
     let (not_before, not_after) = lives;
     let left = not_after.duration_since(now).unwrap_or_default();
@@ -74,7 +74,7 @@ pub fn after_issue(lives: (SystemTime, SystemTime), now: SystemTime) -> Duration
     latest.duration_since(now).unwrap_or_default().max(left / 2).min(RENEWAL_MIN)
 }
 
-/// How long until the server is asked again, if it says so.
+/// Returns the time until the server is asked again, if it says so.
 pub fn until_asked(retry_after: Duration) -> Duration {
     retry_after.clamp(ASK_MIN, ASK_MAX)
 }

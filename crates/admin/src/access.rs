@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use crate::page;
 
-/// What a request must show.
+/// The credentials that a request must show.
 pub(crate) enum Access {
     /// Nothing: the client could open the socket.
     File,
@@ -16,7 +16,7 @@ pub(crate) enum Access {
     Token(Zeroizing<Vec<u8>>, u16),
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) StatusCode, pub(crate) &'static str);
 

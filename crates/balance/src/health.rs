@@ -29,7 +29,7 @@ const NEVER: u64 = u64::MAX;
 /// The health of one upstream or address.
 #[derive(Debug)]
 pub struct Health {
-    /// What it is called in the log.
+    /// Its name in the log.
     pub name: Box<str>,
     /// Its counters.
     pub counters: Arc<UpstreamCounters>,
@@ -112,7 +112,7 @@ impl Health {
         true
     }
 
-    /// How far it is in its slow start, in parts of 2^16. `None`: its share is full.
+    /// Returns its progress in its slow start, in parts of 2^16. `None`: its share is full.
     pub(crate) fn share(&self, now_ms: u64) -> Option<u64> {
         let since_ms = self.back_since_ms.load(Relaxed);
         if since_ms == 0 {

@@ -83,7 +83,7 @@ pub struct LineCounts {
 }
 
 impl LineCounts {
-    /// What clients have read and written, and how many connections they have made.
+    /// Returns the bytes that clients have read and written, and the number of their connections.
     pub fn now(&self) -> [u64; 3] {
         [&self.read, &self.written, &self.connections].map(|one| one.load(Ordering::Relaxed))
     }
