@@ -21,9 +21,7 @@ const BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(SAMPLES_MAX * size_of::<Sample>() <= BYTES_MAX);
 
 /// The series of a sample beside its time. The first [`GAUGES`] are numbers at that time, the
-/// others count what came since the sample before: 0 where there is none, or one of long ago. The
-/// first [`GAUGES`] are numbers at that time, the others what was counted since the sample before:
-/// 0 where there is none, or one of long ago.
+/// others count what came since the sample before: 0 where there is none, or one of long ago.
 const SERIES: [&str; 13] = [
     "open",
     "parked",

@@ -16,7 +16,7 @@ use crate::metrics::{Format, Metrics};
 use crate::objects::{ObjectKind, Objects, Sorted, pieces};
 use crate::query::VerdictAsked;
 
-/// The questions that the server asks the program. It is called on the server's thread.
+/// Answers the questions of the server. It is called on the server's thread.
 pub trait Answers: Send + Sync + 'static {
     /// Returns the reason why the process should get no new connections, if so: it drains, or could
     /// not serve them.

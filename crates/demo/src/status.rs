@@ -89,7 +89,7 @@ fn status(seen: &CounterValues) -> String {
     )
 }
 
-/// Where the status goes, and what the terminal's line shows now.
+/// The output of the status, and the present content of the terminal's line.
 struct Line {
     terminal: bool,
     width: usize,

@@ -42,7 +42,7 @@ pub struct Query {
     slices: Sender<Slice>,
 }
 
-/// Where a worker's queries arrive.
+/// The queue of a worker's queries.
 pub type Queries = Receiver<Query>;
 
 /// Asks the workers of a process.

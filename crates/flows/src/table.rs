@@ -88,7 +88,7 @@ pub struct QuicFlow<P> {
     /// When the present wait began, or when it was last used, in milliseconds.
     since_ms: u64,
     links: Links,
-    /// The same flow at the address before this one, and at the one behind.
+    /// The next flow at the address before this one, and at the one behind.
     older: u32,
     newer: u32,
 }

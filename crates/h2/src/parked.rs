@@ -81,7 +81,7 @@ pub enum ParkedAnswer {
     },
 }
 
-/// Why bytes are not an exported connection.
+/// The reason why bytes are not an exported connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParkedFault {
     /// They are shorter than [`PARKED_FIXED_BYTES`].
@@ -101,7 +101,7 @@ pub enum ParkedFault {
     },
 }
 
-/// Why a connection cannot be exported now.
+/// The reason why a connection cannot be exported now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotAtRest {

@@ -1,6 +1,6 @@
 //! Priorities (RFC 9218): what the peer needs first, and what may be sent in turns.
 
-/// How urgent a response is. What a field leaves out is urgency 3, not incremental.
+/// The urgency of a response. What a field leaves out is urgency 3, not incremental.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
     /// From 0, the most urgent, to 7.

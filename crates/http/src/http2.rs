@@ -139,7 +139,7 @@ fn fail(mut client: ClientStream, served: ServedConnection) {
     http.engine.emit(&served.end(), &End { outcome: Outcome::Terminated, reason });
 }
 
-/// Why the task of a connection is over.
+/// The reason why the task of a connection is over.
 enum Over {
     /// The connection is parked.
     Rest,
@@ -162,7 +162,7 @@ struct ServedStreams {
     /// The configuration by which streams that rested were decided.
     earlier: Rc<ServedConnection>,
     streams: Rc<Streams>,
-    /// Why it takes no more streams.
+    /// The reason why it takes no more streams.
     going_away: Option<Reason>,
     /// The code that the client said when it ended the connection.
     client_code: ErrorCode,
@@ -483,7 +483,7 @@ impl ServedStreams {
         Last::Close(ClientLost::Wait(wait_error).reason())
     }
 
-    /// Why a connection ends that nobody ended by force.
+    /// Returns the reason why a connection ends that nobody ended by force.
     fn closed(&mut self) -> Last {
         let by_client = match self.client_code {
             _ if self.client.is_truncated() => return Last::Close(Reason::Truncated),
@@ -651,7 +651,7 @@ impl ServedStreams {
     }
 }
 
-/// Why the connection to the client was lost.
+/// Returns the reason why the connection to the client was lost.
 fn lost_reason(lost: &ClientLost) -> Reason {
     match lost {
         ClientLost::Wait(WaitError::Io(error)) => Reason::client_io(error, None),
@@ -663,7 +663,7 @@ fn failed(code: ErrorCode) -> Http2Failure {
     Http2Failure { code: code.0, received: false }
 }
 
-/// Why a connection ends for a fault of its client.
+/// Returns the reason why a connection ends for a fault of its client.
 fn reason(fault: ConnectionFault) -> Reason {
     match fault {
         ConnectionFault::Flood(Flood::Drops) => Reason::StreamFlood(StreamFlood::Dropped),

@@ -60,7 +60,7 @@ pub struct ProxiedRequest {
     pub target: Target,
 }
 
-/// Where a request goes.
+/// The rule and the upstream of a request.
 pub struct ProxiedRoute {
     /// The rule that decided.
     pub rule: u32,
@@ -70,7 +70,7 @@ pub struct ProxiedRoute {
     pub preface: Vec<u8>,
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 pub struct ProxiedRefusal<'a> {
     /// For the log and the client.
     pub reason: Reason,

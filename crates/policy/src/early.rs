@@ -89,7 +89,7 @@ impl Rules {
         }
     }
 
-    /// As with a hello that has the name.
+    /// Returns the reason that a hello with the name would have.
     fn reason_by_target(&self, id: u32) -> Refusal {
         match self.rule(id) {
             Some((_, asked)) if OF_REQUESTER.into_iter().any(|of| asked.asks(of)) => {

@@ -25,7 +25,7 @@ pub struct Facts<'a> {
     pub hello: Option<HelloFacts<'a>>,
     /// The fingerprint of the hello.
     pub ja4: Option<&'a str>,
-    /// Whether the destination is among the addresses of the name in the hello.
+    /// True if the destination is among the addresses of the name in the hello.
     pub dns_agrees: Option<bool>,
     /// The request that is decided. `None`: the connection is decided, and its requests later.
     pub request: Option<RequestFacts<'a>>,
@@ -74,9 +74,9 @@ pub struct CertificateFacts {
     pub names: Box<[Box<str>]>,
     /// Its issuer's names: the whole distinguished name, its common names, its organisations.
     pub issuer: Box<[Box<str>]>,
-    /// Whether the chain leads to a trusted root and is within its validity period.
+    /// True if the chain leads to a trusted root and is within its validity period.
     pub trusted: bool,
-    /// Whether it is also valid for the name.
+    /// True if it is also valid for the name.
     pub valid: bool,
 }
 
@@ -131,7 +131,7 @@ impl FactSet {
         Self(self.0 | 1 << fact as u8)
     }
 
-    /// Whether `fact` is in it.
+    /// True if `fact` is in it.
     pub const fn contains(self, fact: Fact) -> bool {
         self.0 & (1 << fact as u8) != 0
     }

@@ -36,7 +36,7 @@ pub struct Watched {
     hasher: RandomState,
 }
 
-/// Why not everything is watched.
+/// The reason why not everything is watched.
 #[derive(Debug)]
 pub struct WatchFault {
     /// The first folder that cannot be watched. `None`: none can.

@@ -190,7 +190,7 @@ pub fn local_address(fd: impl AsFd) -> io::Result<SocketAddr> {
     Ok(inet(rustix::net::getsockname(fd)?).ok_or(Errno::AFNOSUPPORT)?)
 }
 
-/// Whether `descriptor` is, at this moment, a TCP socket of this process from `from` to `to` that
+/// True if `descriptor` is, at this moment, a TCP socket of this process from `from` to `to` that
 /// has received no byte. The number may be closed by now, or another socket.
 pub fn is_fresh_dial(descriptor: RawFd, from: SocketAddr, to: SocketAddr) -> bool {
     is_named(descriptor, libc::getsockname, from)
@@ -285,7 +285,7 @@ pub fn connect(fd: impl AsFd, to: SocketAddr) -> io::Result<bool> {
     }
 }
 
-/// Whether a connect has succeeded. `false`: it has failed, or is still under way.
+/// True if a connect has succeeded. `false`: it has failed, or is still under way.
 pub fn is_connected(fd: impl AsFd) -> bool {
     rustix::net::getpeername(fd).is_ok()
 }

@@ -20,7 +20,7 @@ pub struct Evidence {
     is_imported: bool,
 }
 
-/// What a log entry shows of a name's addresses.
+/// The addresses of a name, for a log entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AddressEvidence {
     /// At most eight addresses of the last answer.
@@ -29,14 +29,14 @@ pub struct AddressEvidence {
     pub at_unix_ms: u64,
 }
 
-/// What a log entry shows of a certificate.
+/// The facts of a certificate, for a log entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateEvidence {
     /// At most eight names.
     pub names: Box<[Box<str>]>,
     /// The issuer's whole name.
     pub issuer: Box<str>,
-    /// What is wrong with it.
+    /// The fault of it.
     pub fault: Option<Box<str>>,
     /// When the server showed it.
     pub at_unix_ms: u64,

@@ -1,4 +1,4 @@
-//! What became of a connection that was held: who decided, how, and how long it waited.
+//! The fate of a connection that was held: who decided, how, and how long it waited.
 
 use serde::Serialize;
 

@@ -50,7 +50,7 @@ named! {
 pub struct End {
     /// The way in which it ended.
     pub outcome: Outcome,
-    /// Why it ended.
+    /// The reason of the end.
     pub reason: Reason,
 }
 
@@ -158,7 +158,7 @@ pub struct Decided {
     pub upstream: Option<UpstreamName>,
     /// The terms that Eyelet and a `tls://` upstream agreed on.
     pub upstream_tls: Option<Arc<UpstreamTlsInfo>>,
-    /// Where the connection is counted, if its upstream is one of several. It stays in this
+    /// The counters of the connection, if its upstream is one of several. They stay in this
     /// process: an upgrade begins with all upstreams up and nothing open at them.
     pub counted_at: Option<CountedAt>,
     /// The result of the peers' negotiation about TLS compression.
@@ -167,7 +167,7 @@ pub struct Decided {
     pub shadow: Vec<(u32, Outcome)>,
     /// The evidence that rules have asked for.
     pub evidence: Option<Evidence>,
-    /// If it was held: what became of it. It stays in this process.
+    /// The fate of the connection, if it was held. It stays in this process.
     pub held: Option<HeldInfo>,
 }
 

@@ -34,8 +34,8 @@ const THREADS_MAX: usize = 8;
 
 /// Bytes of a key in the form that signs, in Rust and in C. Measured at 860 bytes for P-256.
 const KEY_BYTES: usize = 1 << 10;
-/// The same for an RSA key, per byte of its public half. Measured at 6.4 KiB for 2048 bits; most of
-/// it the library keeps after the first signature, to make later ones fast.
+/// The memory of an RSA key, per byte of its public half. Measured at 6.4 KiB for 2048 bits; most
+/// of it the library keeps after the first signature, to make later ones fast.
 const RSA_KEY_FACTOR: usize = 24;
 /// The part of `memory_max` that such keys may take. Beyond it, those that were not used lately are
 /// dropped. Making one again takes less time than the signature of an RSA key.
@@ -49,11 +49,11 @@ pub struct CertificateStore {
     /// By the number of the set.
     slots: Box<[Mutex<Slot>]>,
     shared: Arc<Shared>,
-    /// Where the search for an unused key goes on (the clock algorithm).
+    /// The position of the search for an unused key (the clock algorithm).
     hand: AtomicUsize,
 }
 
-/// What all configurations of the process share.
+/// The state that all configurations of the process share.
 struct Shared {
     /// The certificates above the leaves. Thousands of leaves share one, which is larger than they
     /// are.
@@ -85,10 +85,10 @@ pub type Described = (CertificateFiles, Result<Description, Arc<str>>);
 pub struct Certificate {
     leaf: Box<[u8]>,
     issuers: Issuers,
-    /// As in the file, in DER.
+    /// The key as in the file, in DER.
     key: Zeroizing<Box<[u8]>>,
     signing: Mutex<Option<Arc<dyn SigningKey>>>,
-    /// The same as an authority, where a rule mints by it.
+    /// The certificate as an authority, where a rule mints by it.
     authority: OnceLock<Box<MintAuthority>>,
     /// Used since the hand last passed it.
     used: AtomicBool,
@@ -262,7 +262,7 @@ impl CertificateMaker {
         [self.0.certificate(pair, source)].into()
     }
 
-    /// The same with a key in the form that signs, which many certificates share.
+    /// Makes them with a key in the form that signs, which many certificates share.
     pub(crate) fn make_shared(&self, pair: Pair, source: SourceId) -> Arc<Certificates> {
         let signing = pair.certified.key.clone();
         let certificate = self.0.certificate(pair, source);
@@ -528,7 +528,7 @@ fn warn_of_dates(files: &CertificateFiles, leaf: &[u8]) {
     }
 }
 
-/// What a key in the form that signs counts.
+/// Returns the bytes that a key in the form that signs counts.
 fn bytes(key: &dyn SigningKey) -> usize {
     match (key.algorithm(), key.public_key()) {
         (SignatureAlgorithm::RSA, Some(public)) => public.len() * RSA_KEY_FACTOR,

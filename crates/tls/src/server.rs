@@ -51,9 +51,9 @@ pub struct ServerConfigs {
     made: Box<[Arc<Made>]>,
     tickets: TicketSettings,
     certificates: CertificateStore,
-    /// If a rule has its certificates signed here.
+    /// The certificates that are signed here, if a rule has some.
     local: Option<Arc<LocalCertificates>>,
-    /// If a rule mints.
+    /// The minted certificates, if a rule mints.
     mint: Option<Arc<MintedCertificates>>,
     /// The authority of rules that mint and have none, in the run of a sandbox.
     run: Option<Arc<Certificates>>,
@@ -61,11 +61,11 @@ pub struct ServerConfigs {
     workload: Arc<Workload>,
 }
 
-/// What seals tickets.
+/// The settings of tickets: what seals them.
 #[derive(Clone)]
 struct TicketSettings {
     keys: Arc<TicketKeys>,
-    /// Whether clients get tickets.
+    /// True if clients get tickets.
     are_enabled: bool,
 }
 
@@ -87,7 +87,7 @@ struct Built {
     clients: Option<ClientTrust>,
 }
 
-/// What a handshake needs.
+/// The configuration of a handshake.
 pub struct Handshake {
     /// rustls' configuration.
     pub config: Arc<ServerConfig>,
@@ -204,8 +204,8 @@ impl ServerConfigs {
         lists.reduce(|one, other| (one.0.min(other.0), one.1 + other.1))
     }
 
-    /// What a handshake of this terminate rule needs, with a client that asks for `name`. It reads
-    /// no file.
+    /// Returns the parts that a handshake of this terminate rule needs, with a client that asks for
+    /// `name`. It reads no file.
     pub fn of(
         &self,
         rules: &RuleList,
@@ -505,7 +505,7 @@ impl Ticketer {
         group
     }
 
-    /// Whether today's `client_ca` still vouches for the client of a session. rustls does not check
+    /// True if today's `client_ca` still vouches for the client of a session. rustls does not check
     /// it again.
     fn still_vouches(&self, session: &[u8]) -> bool {
         let Some((_, verifier)) = &self.client_ca else { return true };

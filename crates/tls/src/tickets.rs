@@ -45,7 +45,7 @@ struct Ring {
     sealing: usize,
 }
 
-/// Why exported keys cannot be taken in.
+/// The reason why exported keys cannot be taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TicketKeysError {
     /// Another version of Eyelet wrote them.
@@ -81,7 +81,7 @@ impl TicketKeys {
         self.lifetime_secs.load(Relaxed)
     }
 
-    /// Where keys come from.
+    /// Returns the origin of the keys.
     pub fn origin(&self) -> Origin {
         if self.is_shared.load(Relaxed) { Origin::Fleet } else { Origin::Own }
     }

@@ -1,4 +1,4 @@
-//! What the SPIFFE Workload API has sent last: the certificate of this workload, and the bundles
+//! The last message of the SPIFFE Workload API: the certificate of this workload, and the bundles
 //! that verify others. A thread replaces it as a whole; handshakes only read.
 
 use std::collections::HashMap;

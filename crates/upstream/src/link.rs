@@ -37,7 +37,7 @@ pub const PINGS_MAX: u32 = 2;
 /// The payload of our pings. One is on its way at a time.
 const PING: [u8; 8] = *b"eyelet-h";
 
-/// Why a connection has ended.
+/// The reason why a connection has ended.
 #[derive(Clone, Debug)]
 pub enum LinkEnd {
     /// The upstream has broken the protocol.

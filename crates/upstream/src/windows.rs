@@ -1,4 +1,4 @@
-//! How wide the windows of an upstream's streams are, and what is counted for them.
+//! The width of the windows of an upstream's streams, and the memory that is counted for them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -19,7 +19,7 @@ pub const DECODER_BYTES_MAX: usize = 20 << 20;
 pub struct ContentDecoder {
     work: Work,
     /// The bytes that must come before the coded bytes: magic bytes and the dictionary's hash (RFC
-    /// 9842 sections 4 and 5). It is checked as it comes.
+    /// 9842 sections 4 and 5). They are checked as they come.
     awaited: Vec<u8>,
     /// Bytes of it that came.
     met: usize,

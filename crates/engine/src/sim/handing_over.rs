@@ -12,7 +12,7 @@ use crate::worker::Worker;
 use eyelet_relay::Relay;
 use eyelet_relay::testing::kernel;
 
-/// How often connections left their process.
+/// Counts how often connections left their process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct HandedOver {
     spliced: usize,

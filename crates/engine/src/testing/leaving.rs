@@ -31,7 +31,7 @@ pub struct Moved {
     pub in_parts: usize,
     /// Connections that came back.
     pub back: usize,
-    /// Why the first of them was refused.
+    /// The reason why the first of them was refused.
     pub why: Option<RefusalReason>,
 }
 

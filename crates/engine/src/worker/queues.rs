@@ -63,7 +63,7 @@ pub struct Holder {
 #[derive(Default)]
 pub struct Holders {
     pub(crate) positions: VecDeque<Holder>,
-    /// How many held bytes when it was last tidied.
+    /// The number of holders when it was last tidied.
     kept: usize,
 }
 

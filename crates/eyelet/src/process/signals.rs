@@ -302,7 +302,7 @@ impl Operated<'_> {
     }
 }
 
-/// Why a running edge stops.
+/// The reason why a running edge stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopCause {
     /// This signal arrived.

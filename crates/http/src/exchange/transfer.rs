@@ -288,7 +288,7 @@ fn next_pass_max(took_all: bool) -> usize {
     if took_all { PASSED_BYTES_MAX } else { QUEUED_BYTES_MAX }
 }
 
-/// Why a response's body did not end properly.
+/// The reason why a response's body did not end properly.
 #[derive(Debug)]
 pub enum Broken {
     /// The client failed.
@@ -317,7 +317,7 @@ pub struct Download<'a> {
     /// True if we have ended it before its upstream did.
     cut_short: bool,
     boundary: Boundary,
-    /// Why it is not coded, if it rested: its coder did not.
+    /// The reason why it is not coded, if it rested: its coder did not.
     why_not: Option<&'static str>,
     /// True from its response's head on, unless it rests: it is counted when it ends.
     has_begun: bool,

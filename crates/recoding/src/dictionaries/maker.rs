@@ -185,5 +185,6 @@ pub(crate) const WANTED_MAX: usize = 64;
 /// not wait.
 const REFINE_BYTES_MAX: usize = 4 << 20;
 const REFINE_MAX: usize = 64;
-/// How long nothing was wanted before that: a client that gets a whole tree of files needs the CPU.
+/// The time for which nothing was wanted before that: a client that gets a whole tree of files
+/// needs the CPU.
 const REFINE_AFTER: Duration = Duration::from_secs(10);

@@ -7,12 +7,12 @@ use crate::dns::answer::Answer;
 /// Most addresses kept of a dialled name. An answer of 512 bytes by UDP has about 30, and balancing
 /// one name over more than 64 hosts is done by several names.
 pub const ADDRESSES_MAX: usize = 64;
-/// How long connections to an address that has left its name are used. A deployment that changes
-/// the name and then stops the old host mostly waits longer.
+/// The time for which connections to an address that has left its name are used. A deployment that
+/// changes the name and then stops the old host mostly waits longer.
 const USED_ON_MS: u64 = 5_000;
-/// How long they are used where addresses of the name have come back before: it gives another part
-/// of them each time, and the others are not gone. Within ten minutes a TTL of 60 s brings ten
-/// parts.
+/// The time for which they are used where addresses of the name have come back before: it gives
+/// another part of them each time, and the others are not gone. Within ten minutes a TTL of 60 s
+/// brings ten parts.
 const ROTATING_MS: u64 = 10 * 60 * 1000;
 
 /// The result of a look-up.

@@ -21,8 +21,8 @@ use crate::cache;
 use crate::dns::answer::{Answer, Question};
 use crate::dns::secure::SecureServer;
 
-/// How long a server is left out for names that it did not answer. Each question that it misses
-/// extends this, and any answer ends it.
+/// The time for which a server is left out for names that it did not answer. Each question that it
+/// misses extends this, and any answer ends it.
 const SILENT_FOR: Duration = Duration::from_secs(30);
 /// Different names in a row that a server misses before it is left out for all names. One or two
 /// may be lost on the way, or the servers of their zone are slow.
@@ -295,7 +295,7 @@ fn refuses_edns(response: &DnsResponse) -> bool {
     matches!(response.response_code, ResponseCode::FormErr | ResponseCode::NotImp)
 }
 
-/// Why a question has no answer, for the log.
+/// Returns the reason why a question has no answer, for the log.
 fn fault(error: &NetError) -> String {
     match error {
         NetError::NoConnections | NetError::Timeout => "no resolver answered".into(),

@@ -22,7 +22,7 @@ pub(super) const EXPORTED_BYTES: usize = 8 + 4 + 1 + SECRET_BYTES;
 /// open. `session.rs` notices when rustls changes its encoding; then this gets another number.
 const SESSION_FORM: u8 = 1;
 
-/// Where a key comes from. Of two keys for one period, the one from the current source seals.
+/// The origin of a key. Of two keys for one period, the one from the current source seals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// This process made it.

@@ -291,7 +291,7 @@ fn a_wanted_ping_wakes_the_task() {
     assert!(pair.link.wants_ping && woken.0.load(Ordering::Relaxed));
 }
 
-/// What has arrived is taken first. Then each stream has its own end.
+/// The arrived messages are taken first. Then each stream has its own end.
 #[test]
 fn ends_follow_what_has_arrived() {
     let mut pair = Pair::new();

@@ -7,7 +7,7 @@ use core::net::SocketAddr;
 pub struct ProxyHeader {
     /// Bytes of the header. The client's first byte follows.
     pub len: usize,
-    /// What it says.
+    /// The command.
     pub command: Command,
 }
 

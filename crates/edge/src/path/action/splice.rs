@@ -124,8 +124,9 @@ pub fn target<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget<
     }
 }
 
-/// Where the client meant to go. A destination that somebody chose freely is guarded as a name is.
-/// One of the kernel is not: the client's packets were routed there before they were intercepted.
+/// Returns the address to which the client meant to go. A destination that somebody chose freely is
+/// guarded as a name is. One of the kernel is not: the client's packets were routed there before
+/// they were intercepted.
 fn destination<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget<'a>> {
     let guard = Guard { allow: &rule.upstream_allow };
     match (info.decided.destination, info.decided.is_chosen()) {

@@ -13,7 +13,7 @@ use super::incoming::BadRecord;
 /// When a client leaves, or is cut.
 pub const SHAKING: When = When::During(Stage::Handshake);
 
-/// Why a handshake cannot go on.
+/// The reason why a handshake cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// rustls says so.
