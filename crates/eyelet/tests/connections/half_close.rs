@@ -83,7 +83,7 @@ fn answered(web: &Web, client: &mut Tls, says_goodbye: bool, when: When) {
     assert_eq!((&line["outcome"], &line["http"]["status"]), (&"terminated".into(), &200.into()));
 }
 
-/// What is cut is no request.
+/// A cut body makes no request.
 #[test]
 fn a_body_that_is_cut_is_no_request() {
     let web = Web::new(Upstream::by_hand());

@@ -44,7 +44,7 @@ struct Script {
     hears: Receiver<Vec<u8>>,
 }
 
-/// What the application does with a connection.
+/// The application's play with a connection.
 struct Play {
     first: &'static str,
     said: Mutex<Receiver<Vec<u8>>>,
@@ -125,7 +125,7 @@ impl Script {
     }
 }
 
-/// What a client reads to the end of its TLS stream, which must be a close_notify.
+/// Reads to the end of a client's TLS stream, which must be a close_notify.
 fn to_the_end(client: &mut Tls) -> Vec<u8> {
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).unwrap();

@@ -605,7 +605,7 @@ fn an_access_log_that_nobody_reads() {
     assert!(lost + whole <= accepted + BATCH, "{lost} lost, {whole} written of {accepted} lines");
 }
 
-/// How a client reaches the edge.
+/// The way in which a client reaches the edge.
 #[derive(Clone, Copy)]
 enum Way {
     Directly,
@@ -685,7 +685,7 @@ fn a_greedy_source_alone_is_shed_before_others() {
     least(8).outlasts(Way::Directly, 1, 0);
 }
 
-/// As many alike exceed no share either.
+/// Many sources that are alike exceed no share either.
 #[test]
 fn greedy_sources_that_are_alike_are_shed_before_others() {
     let _permit = permit(IDLE_MAX);

@@ -9,7 +9,7 @@ use super::{Folder, until};
 
 /// Who runs the commands. No user of the real machine has this number.
 const USER: &str = "64999";
-/// What the commands of the documentation call, beside a shell.
+/// The programs that the commands of the documentation call, beside a shell.
 const PROGRAMS: [&str; 10] = [
     "bash",
     "curl",
