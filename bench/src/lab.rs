@@ -32,9 +32,9 @@ pub struct Lab {
 /// An authority that signs certificates of origins.
 #[derive(Clone, Copy, Debug)]
 pub enum LabAuthority {
-    /// Of those that origins show.
+    /// The authority of the certificates that origins show.
     Origins,
-    /// Of those that are made after them.
+    /// The authority of the certificates that are made after them.
     Mint,
 }
 

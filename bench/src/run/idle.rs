@@ -270,7 +270,7 @@ enum Link {
 }
 
 impl Link {
-    /// Says if the server still holds it.
+    /// True if the server still holds it.
     fn alive(&mut self) -> bool {
         match self {
             Self::Plain(stream) => held::is_open(stream),

@@ -135,9 +135,9 @@ struct Scene<'a> {
     apache: Apache,
     /// The near edge's program.
     near: &'a Path,
-    /// Of the far edge.
+    /// The effort of the far edge.
     effort: &'a str,
-    /// Of the line.
+    /// The rate of the line.
     rate: Option<Rate>,
 }
 
@@ -277,7 +277,7 @@ struct Measured {
     written: u64,
     connections: u64,
     seconds: f64,
-    /// Of Apache, the far edge and the near one.
+    /// The CPU time of Apache, of the far edge and of the near one.
     cpu: [Option<f64>; 3],
 }
 

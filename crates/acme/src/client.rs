@@ -34,8 +34,8 @@ const RETRY_AFTER_SECS_MAX: u64 = 7 * 24 * 3600;
 const HTTPS_PORT: u16 = 443;
 
 tokio::task_local! {
-    /// When the server wants this task to ask again, by its answers to it. A task keeps one name,
-    /// and the server's limits differ from name to name.
+    /// The time at which the server wants this task to ask again, by its answers to it. A task
+    /// keeps one name, and the server's limits differ from name to name.
     pub static RETRY_AT: Cell<Option<SystemTime>>;
 }
 

@@ -45,7 +45,7 @@ pub enum AcmeError {
 }
 
 impl AcmeError {
-    /// Says if the server decided against it, so that asking again soon is of no use. A nonce that
+    /// True if the server decided against it, so that asking again soon is of no use. A nonce that
     /// it does not take (RFC 8555 section 6.5) and an error of its own say nothing about the order.
     pub fn is_verdict(&self) -> bool {
         match self {

@@ -42,7 +42,7 @@ pub struct AcmeKeeper {
     /// The orders and challenges that workers look into.
     pub table: Arc<Acme>,
     configured: watch::Sender<Option<Configured>>,
-    /// Until the thread is needed.
+    /// The questions, until the thread is needed.
     asked: Option<mpsc::Receiver<Ask>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -119,9 +119,10 @@ struct Thread {
     /// The tasks, and whether a client asked for the name.
     tasks: HashMap<Box<str>, (AbortHandle, bool)>,
     permit: OrderPermit,
-    /// When an issuer that could not be made is tried again, and after how many failures.
+    /// The time at which an issuer that could not be made is tried again, and after how many
+    /// failures.
     retry: Option<(Instant, u32)>,
-    /// Until when the store is not looked into for questions of clients.
+    /// The time until which the store is not looked into for questions of clients.
     store_rests: Option<Instant>,
     misses: Misses,
 }

@@ -22,7 +22,7 @@ use crate::table::Entry;
 /// For all that an order needs. Shorter than a lock lasts.
 const ORDER_TIMEOUT: Duration = Duration::from_mins(4);
 const _: () = assert!(ORDER_TIMEOUT.as_secs() < LOCK_LIFETIME.as_secs());
-/// Until a server that did not say when to renew is asked again.
+/// The time until a server that did not say when to renew is asked again.
 const ASK_FAILED: Duration = Duration::from_hours(1);
 /// The longest sleep: the wall clock may jump.
 const SLEEP_MAX: Duration = Duration::from_hours(1);
@@ -44,14 +44,14 @@ pub struct NameKeeper {
     failures: u32,
     /// Accounts in a row that the server did not know.
     accounts: u32,
-    /// When the last attempt began.
+    /// The time at which the last attempt began.
     began: Instant,
     /// The text of the last failure that was logged.
     logged: String,
     /// Challenges that have failed so far: the next one uses another kind.
     tried: usize,
     looks: u32,
-    /// Until then the certificate that was issued last serves, even if it looks due.
+    /// The time until which the certificate that was issued last serves, even if it looks due.
     rests_until: Instant,
     /// A client asked for it. Such names are ordered at a bounded rate.
     permit: Option<OrderPermit>,
@@ -65,7 +65,7 @@ struct Held {
     /// From 0 to 1: where in the time for renewals.
     chance: f64,
     renew_at: SystemTime,
-    /// When the server is asked when to renew.
+    /// The time at which the server is asked when to renew.
     ask_at: Instant,
 }
 

@@ -1,4 +1,4 @@
-//! When a certificate is renewed, and when a failed attempt is repeated. Time and chance are
+//! Plans when a certificate is renewed, and when a failed attempt is repeated. Time and chance are
 //! arguments.
 
 use std::time::{Duration, Instant, SystemTime};
@@ -23,15 +23,15 @@ const RENEWAL_MIN: Duration = Duration::from_hours(1);
 /// The last part of the lifetime, in which no renewal is planned: attempts may fail.
 const LAST_PART: u32 = 12;
 
-/// When to renew without the server's advice: at two thirds of the lifetime, or up to a fiftieth of
-/// it earlier. `chance` is from 0 to 1.
+/// Returns the time to renew without the server's advice: at two thirds of the lifetime, or up to a
+/// fiftieth of it earlier. `chance` is from 0 to 1.
 pub fn by_lifetime(not_before: SystemTime, not_after: SystemTime, chance: f64) -> SystemTime {
     let lifetime = not_after.duration_since(not_before).unwrap_or_default();
     not_before + lifetime * 2 / 3 - (lifetime / SPREAD_PART).mul_f64(chance)
 }
 
-/// When to renew by the server's advice: at a random time in its window (RFC 9773 section 4.2), but
-/// before the certificate ends.
+/// Returns the time to renew by the server's advice: at a random time in its window (RFC 9773
+/// section 4.2), but before the certificate ends.
 pub fn by_window(
     window: (SystemTime, SystemTime),
     (not_before, not_after): (SystemTime, SystemTime),
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(by_lifetime(start + DAY, start, 0.5), start + DAY);
     }
 
-    /// Of two renewals, the second one may not follow at once, whatever the clock says.
+    /// The second of two renewals may not follow at once, whatever the clock says.
     #[test]
     fn a_new_certificate_rests_whatever_it_is_dated() {
         let start = SystemTime::UNIX_EPOCH + 1_000 * DAY;

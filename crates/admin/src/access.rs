@@ -1,4 +1,4 @@
-//! Who may ask: the file's mode decides at a Unix socket, a token at an address with a port. Pages
+//! Decides who may ask: the file's mode at a Unix socket, a token at an address with a port. Pages
 //! of other origins may ask at neither.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;

@@ -1,5 +1,5 @@
-//! Who watches the edge: each reader of `/events` gets a document a second. It is made once for all
-//! of them, and not at all while there are none.
+//! The watchers of the edge: each reader of `/events` gets a document a second. It is made once for
+//! all of them, and not at all while there are none.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

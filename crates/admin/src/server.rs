@@ -84,7 +84,7 @@ pub struct AdminServer {
     thread: Option<JoinHandle<()>>,
     answers: Arc<dyn Answers>,
     history: Arc<History>,
-    /// When the thread was last started again.
+    /// The time at which the thread was last started again.
     restarted: Option<Instant>,
     /// The reason of that failure, as the log says already.
     failure: Option<String>,

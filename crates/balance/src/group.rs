@@ -95,7 +95,7 @@ impl Tried {
 /// One upstream of a group. Groups share equal ones, also across reloads.
 #[derive(Debug)]
 pub struct Member {
-    /// Whom to dial.
+    /// The upstream to dial.
     pub upstream: TerminateUpstream,
     /// The question that tells if it is up.
     pub check: Option<UpstreamCheck>,

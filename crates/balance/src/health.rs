@@ -39,7 +39,7 @@ pub struct Health {
     is_checked: bool,
     /// 0: it is up. Otherwise when it may be tried again.
     down_until_ms: AtomicU64,
-    /// When it came back; 0: long ago.
+    /// The time at which it came back; 0: long ago.
     back_since_ms: AtomicU64,
     state: Mutex<State>,
 }
@@ -212,7 +212,7 @@ pub(crate) fn mix(value: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// When it may be tried again, after a failure at `now_ms`.
+    /// Returns the time at which it may be tried again, after a failure at `now_ms`.
     fn pause(health: &Health, now_ms: u64) -> u64 {
         health.failed(now_ms, &"refused");
         health.down_until_ms.load(Relaxed) - now_ms

@@ -55,14 +55,14 @@ pub enum ChildEvent {
     Ended {
         /// The status of its end.
         status: ExitStatus,
-        /// When it is started again.
+        /// The pause until it is started again.
         pause: Duration,
     },
     /// It could not be started again.
     NotStarted {
         /// The reason.
         error: io::Error,
-        /// When the next try is.
+        /// The pause until the next try.
         pause: Duration,
     },
     Over(Over),

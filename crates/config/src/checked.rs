@@ -24,7 +24,7 @@ use crate::settings::local::LocalSettings;
 /// A whole configuration, checked and indexed.
 #[derive(Debug)]
 pub struct Config {
-    /// At least one, in the order of the file; `Facts::listener` is an index into this.
+    /// The listeners, at least one, in the order of the file;
     pub listeners: Vec<Listener>,
     /// In the order of the file; a `RuleId` is an index into this.
     pub rules: RuleList,
@@ -40,7 +40,7 @@ pub struct Config {
     pub log: LogSettings,
     /// The settings of stored dictionaries.
     pub dictionaries: Dictionaries,
-    /// Who resolves the names of upstreams.
+    /// The servers that resolve the names of upstreams.
     pub dns: Dns,
     /// The settings by which evidence for names is gathered.
     pub evidence: EvidenceSettings,
@@ -66,7 +66,7 @@ pub struct Config {
     pub workers: Option<usize>,
     /// True if a reload ends the connections whose rule it removes.
     pub reload_ends_removed: bool,
-    /// With `watch = true`: the file itself.
+    /// The file itself, with `watch = true`.
     pub watch: Option<WatchedFile>,
 }
 

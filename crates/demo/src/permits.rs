@@ -17,7 +17,7 @@ pub(crate) struct ConnectionPermits {
 }
 
 impl ConnectionPermits {
-    /// At most `connections_max` connections at a time.
+    /// Permits at most `connections_max` connections at a time.
     pub(crate) fn new(connections_max: usize) -> Self {
         Self { free: Arc::new(Semaphore::new(connections_max)) }
     }

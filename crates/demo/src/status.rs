@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use eyelet_telemetry::counters::{self, CounterValues};
 
-/// On a terminal the line is rewritten in place.
+/// The interval at which the line is rewritten in place on a terminal.
 const TERMINAL_EVERY: Duration = Duration::from_secs(1);
 /// Elsewhere each status is a new line, perhaps of a log file.
 const LOG_EVERY: Duration = Duration::from_secs(5);

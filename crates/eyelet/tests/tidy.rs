@@ -40,8 +40,10 @@ const FLAT: &[(&str, usize)] = &[
 /// Less than this cannot say what a file does.
 const HEAD_BYTES_MIN: usize = 40;
 /// Beginnings of doc comments that do not name the item.
-const DOC_BEGINNINGS: &[&str] =
-    &["As", "How", "If", "Same", "The same", "What", "Where", "Whether", "Which", "Why"];
+const DOC_BEGINNINGS: &[&str] = &[
+    "As", "How", "If", "Same", "The same", "What", "When", "Where", "Whether", "Which", "Who",
+    "Whom", "Whose", "Why",
+];
 
 /// Functions that may be longer than [`FUNCTION_LINES_MAX`]: path, name, reason.
 const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];

@@ -325,7 +325,7 @@ impl H2Connection {
         }
     }
 
-    /// Says if GOAWAY has named the last stream of the peer.
+    /// True if GOAWAY has named the last stream of the peer.
     pub fn has_said_last(&self) -> bool {
         matches!(self.leaving, Leaving::Said { .. })
     }

@@ -173,7 +173,7 @@ impl MessageHead {
 /// The kind of a header block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadKind {
-    /// Of a stream that has ended. It is decoded, for the table, and dropped.
+    /// A block of a stream that has ended. It is decoded, for the table, and dropped.
     Dropped,
     /// A request, and whether it may be an extended CONNECT.
     Request {

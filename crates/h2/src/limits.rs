@@ -7,7 +7,7 @@
 pub const CONTROL_FRAMES_MAX: u16 = 1000;
 /// They drain so fast. Answering as many costs less than a small request a second.
 pub const CONTROL_FRAMES_PER_SECOND: u16 = 100;
-/// And so many for each frame of data that we send, and for each stream that begins.
+/// Further ones for each frame of data that we send, and for each stream that begins.
 pub(crate) const CONTROL_FRAMES_PER_DATA: u16 = 4;
 /// A frame of data is counted for that if it has so many bytes, or leaves the window open. A peer
 /// that opens its window by a byte at a time (CVE-2019-9511) earns nothing.

@@ -180,7 +180,7 @@ struct Fixed {
     ours: [u32; 4],
     /// The windows of what may be sent and received on the connection.
     windows: [i32; 2],
-    /// When the buckets were counted.
+    /// The time at which the buckets were counted.
     at_ms: [u64; 2],
     levels: [u16; 2],
     /// The decoder's size and limit; the encoder's size, and the smallest since its last block.

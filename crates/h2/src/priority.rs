@@ -19,8 +19,9 @@ impl Default for Priority {
 }
 
 impl Priority {
-    /// Of a request that says nothing: it takes turns with others, as clients expect that know
-    /// nothing of RFC 9218. Otherwise a long response would stop all that were asked for later.
+    /// The priority of a request that says nothing: it takes turns with others, as clients expect
+    /// that know nothing of RFC 9218. Otherwise a long response would stop all that were asked for
+    /// later.
     pub const UNSAID: Self = Self { urgency: 3, incremental: true };
 
     /// Follows a `priority` field's value: a dictionary (RFC 9651 3.2). Members that are unknown or

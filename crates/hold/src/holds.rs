@@ -57,7 +57,7 @@ struct State {
     wakers: Vec<Waker>,
     /// Verdicts since connections began to move to another process: at most [`KEPT_MAX`].
     given: Option<Vec<(HoldKey, HoldDecision)>>,
-    /// Who is asked each new question.
+    /// The one who is asked each new question.
     webhook: Option<Sink>,
 }
 

@@ -175,10 +175,11 @@ struct ServedStreams {
     /// True if its task has begun no stream.
     is_unused: bool,
     now_ms: u64,
-    /// When it is idle for too long, and when the handle is to say that something is due.
+    /// The time at which it is idle for too long, and when the handle is to say that something is
+    /// due.
     idle_at_ms: u64,
     armed_ms: u64,
-    /// When it is parked if it can be.
+    /// The time at which it is parked if it can be.
     rest_at_ms: u64,
     /// The streams that rested when it was parked, by the places of their upstreams' sockets.
     places: Vec<u32>,

@@ -46,7 +46,7 @@ pub struct ProxiedClient {
     bytes_to_upstream: Rc<Cell<u64>>,
     /// The upstream of its last request, and the connections that are kept to it.
     last: Option<(HttpUpstream, Rc<Shelf>)>,
-    /// That of the connection: spliced if any request passed.
+    /// The outcome of the connection: spliced if any request passed.
     outcome: Option<Outcome>,
     /// The port that an intercepted client has dialled. Its requests name their host by `Host`.
     dialled: Option<u16>,

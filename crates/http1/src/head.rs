@@ -48,7 +48,7 @@ pub enum Length {
     Known(u64),
     /// After the last chunk.
     Chunked,
-    /// At the end of the connection: responses only.
+    /// The body ends at the end of the connection: responses only.
     UntilClose,
 }
 

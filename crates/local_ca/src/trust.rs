@@ -1,5 +1,5 @@
-//! Who trusts the authority: the system's store of certificates, and the databases of NSS that
-//! Chromium and Firefox read. Installing, removing, and words about both.
+//! The stores that trust the authority: the system's store of certificates, and the databases of
+//! NSS that Chromium and Firefox read. Installing, removing, and words about both.
 
 mod change;
 mod nss;
@@ -26,7 +26,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Of this process.
+    /// The places of this process.
     pub fn here() -> Self {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let is_root = eyelet_sys::process::user() == 0;

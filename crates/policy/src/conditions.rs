@@ -28,7 +28,7 @@ pub struct Conditions {
     pub requester: RequesterMatchers,
     /// Connections to these addresses.
     pub destination: AddressSet,
-    /// Also clients, targets and destinations that lists from files have.
+    /// The clients, targets and destinations in lists from files.
     pub from_files: FromFiles,
     /// Only hellos with a malformed name: none with a good name, and none without a name. No rule
     /// without this matcher takes such a hello.

@@ -71,7 +71,7 @@ impl Rules {
         verdict
     }
 
-    /// Says if all matchers that come before the user hold, in a rule that asks for one. The name
+    /// True if all matchers that come before the user hold, in a rule that asks for one. The name
     /// is that of the hello, else of the target. Any name may follow a target that is an address.
     fn waits_for_user(&self, facts: &Facts<'_>) -> bool {
         let Some(target) = facts.connect.filter(|_| self.asks_users) else { return false };

@@ -17,7 +17,7 @@ pub struct Facts<'a> {
     pub transport: Transport,
     /// The target of its CONNECT request. `None`: there was no CONNECT; this fact is always known.
     pub connect: Option<&'a Target>,
-    /// Who asks, as far as it is known.
+    /// The client of a proxy, as far as it is known.
     pub requester: RequesterFacts<'a>,
     /// The client's destination.
     pub destination: Option<SocketAddr>,
@@ -36,7 +36,7 @@ pub struct Facts<'a> {
     pub unknown: FactSet,
 }
 
-/// Who asks a proxy. Each is known with the request, or stays unknown.
+/// The facts of a proxy's client. Each is known with the request, or stays unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequesterFacts<'a> {
     /// The user as whom the client asks, with a token that was right.

@@ -336,7 +336,7 @@ impl Rules {
         self.asks_dns
     }
 
-    /// Says if any rule asks for the cgroups of clients.
+    /// True if any rule asks for the cgroups of clients.
     pub const fn asks_cgroups(&self) -> bool {
         self.asks_cgroups
     }

@@ -47,7 +47,7 @@ fn is_of_this_machine(address: SocketAddr) -> bool {
     TcpListener::bind(any_port).is_ok()
 }
 
-/// Of these processes, one that none of the others started.
+/// Returns one of these processes that none of the others started.
 fn first(mut holders: BTreeSet<u32>, parent: impl Fn(u32) -> Option<u32>) -> Option<u32> {
     if holders.len() > 1 {
         holders.remove(&INIT);

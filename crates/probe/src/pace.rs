@@ -26,7 +26,7 @@ pub const STILL_BYTES: f64 = 64.0 * 1024.0;
 pub enum StepPace {
     /// Not at all: nobody looks at the curve.
     AtOnce,
-    /// Until the memory stands still.
+    /// It waits until the memory stands still.
     Still,
     /// For a rest more: the server gave memory back in the last one.
     Rested,

@@ -142,7 +142,7 @@ impl Coder {
         self.over_if(done)
     }
 
-    /// When [`Coder::flush`] is due. `None`: there is nothing to flush.
+    /// Returns the time at which [`Coder::flush`] is due. `None`: there is nothing to flush.
     pub fn pause(&self) -> Option<Pause> {
         match &self.way {
             Way::Stream { unflushed, .. } if *unflushed > 0 => Some(PAUSE),

@@ -52,7 +52,7 @@ pub(super) struct Near {
     dictionary: Option<Arc<Learned>>,
     /// True if the request may be made once more.
     can_repeat: bool,
-    /// Whose dictionaries its response may become, if any.
+    /// The rule and the origin whose dictionaries its response may become, if any.
     origin: Option<LearnedOrigin>,
     /// True if the upstream knows who the client is.
     pub(super) has_credentials: bool,

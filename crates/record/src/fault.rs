@@ -106,7 +106,7 @@ pub enum RecordFault {
     Provider,
 }
 
-/// Whose fault a [`RecordFault`] is.
+/// The party at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// The peer, or someone on the path, sent something that is not allowed.
@@ -147,7 +147,7 @@ impl RecordFault {
         }
     }
 
-    /// Whose fault it is.
+    /// Returns the party at fault.
     pub const fn whose(self) -> Whose {
         match self {
             RecordFault::SequenceExhausted

@@ -231,6 +231,6 @@ pub(super) enum More {
     Again,
     /// See [`Progress::Later`].
     Later,
-    /// Until the next event, no.
+    /// Nothing more can be moved until the next event.
     No,
 }

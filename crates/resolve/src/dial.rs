@@ -27,7 +27,7 @@ use crate::names::Names;
 /// A name was not resolved in time.
 const SLOW_DNS: Reason = Reason::Timeout(Limit::Connect, Some(When::During(Stage::Dns)));
 
-/// Whom to dial.
+/// The target of a dial.
 #[derive(Debug)]
 pub enum DialTarget<'a> {
     /// The destination of an intercepted connection, as the kernel knows it.

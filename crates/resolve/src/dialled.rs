@@ -69,7 +69,7 @@ impl<'a> Lookup<'a> {
         self.found.addresses()
     }
 
-    /// Says if the addresses of one family are under way.
+    /// True if the addresses of one family are under way.
     pub fn is_partial(&self) -> bool {
         self.flight.is_some()
     }

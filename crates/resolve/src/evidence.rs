@@ -52,7 +52,7 @@ pub struct EvidenceStore {
     pub(crate) prober: Option<Prober>,
     /// The roots that the next prober trusts, if a rule asks for a certificate.
     roots: Option<Arc<EvidenceRoots>>,
-    /// Whose answers the caches hold.
+    /// The settings of the resolvers whose answers the caches hold.
     dns_settings: Dns,
     pub(crate) questions: Arc<Permits>,
     pub(crate) handshakes: Arc<Permits>,

@@ -24,7 +24,7 @@ const INVALID_FRESH_MS: u64 = 60_000;
 
 /// The end of a wait for evidence.
 enum Waited<T> {
-    /// With evidence, or with the reason why this client gets none.
+    /// The wait ended with evidence, or with the reason why this client gets none.
     Final(T),
     /// Another client's wait for a permit, which this client shared, was too long, and nobody was
     /// asked. This client's own wait began later, and has not had its whole time.

@@ -35,7 +35,8 @@ const QUIET: Duration = Duration::from_millis(200);
 const QUIET_MAX: Duration = Duration::from_secs(2);
 /// The interval at which all files are looked at without an event: network file systems have none.
 const POLL: Duration = Duration::from_secs(60);
-/// That time while a folder cannot be watched. A look compares device, inode, length and times.
+/// The interval of looks while a folder cannot be watched. A look compares device, inode, length
+/// and times.
 const UNWATCHED_POLL: Duration = Duration::from_secs(5);
 /// A look may take this part of the time at most. One at 100,000 files takes a fifth of a second,
 /// and another program may change files without end.
@@ -143,7 +144,7 @@ impl Drop for SourceWatcher {
     }
 }
 
-/// When the files are looked at next.
+/// The time of the next look at the files.
 struct Due {
     /// The first and the last event since the last look.
     events: Option<(Instant, Instant)>,

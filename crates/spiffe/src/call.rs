@@ -32,7 +32,7 @@ pub struct Call {
     filled: usize,
     out: Vec<u8>,
     answer: Answer,
-    /// When the message that is waited for, or has begun, must be whole.
+    /// The time at which the message that is waited for, or has begun, must be whole.
     due: Option<Instant>,
 }
 

@@ -266,7 +266,7 @@ impl Reason {
         }
     }
 
-    /// Who can do something about it.
+    /// Returns the party that can do something about it.
     pub fn whose(&self) -> Party {
         match self {
             Self::Http2(peer, _) | Self::Io(peer, _) => match peer {

@@ -17,7 +17,7 @@ pub struct RequestInfo<'a> {
     /// Milliseconds to the response's head, from the request's last byte, or from the end of its
     /// head if the upstream was faster.
     pub upstream_ms: Option<u64>,
-    /// Who was asked. A connection's requests may go to different upstreams.
+    /// The upstream that was asked. A connection's requests may go to different upstreams.
     #[serde(skip)]
     pub upstream: Option<&'a str>,
     /// The agreement of the connection to it, if that is by TLS.
@@ -29,7 +29,7 @@ pub struct RequestInfo<'a> {
     /// Its place in its trace, if it is traced.
     #[serde(skip)]
     pub trace: Option<TraceIds>,
-    /// Who has decided about it, if it was held.
+    /// The decision about it, if it was held.
     #[serde(skip)]
     pub held: Option<HeldInfo>,
 }

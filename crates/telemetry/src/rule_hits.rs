@@ -30,7 +30,7 @@ struct RuleCell {
 pub struct RuleCount {
     /// Connections that it decided.
     pub hits: u64,
-    /// When it last did, in milliseconds since 1970; 0: never.
+    /// The time at which it last did, in milliseconds since 1970; 0: never.
     pub last_unix_ms: u64,
 }
 

@@ -92,7 +92,7 @@ pub struct Certificate {
     authority: OnceLock<Box<MintAuthority>>,
     /// Used since the hand last passed it.
     used: AtomicBool,
-    /// When it expires, in seconds since 1970, or [`NOT_ASKED`].
+    /// The time at which it expires, in seconds since 1970, or [`NOT_ASKED`].
     not_after: AtomicI64,
     /// The versions of its two files.
     stamps: [Stamp; 2],
@@ -202,7 +202,8 @@ impl CertificateStore {
         rules.certificates(number).enumerate().map(described).collect()
     }
 
-    /// When each certificate of a set expires, as [`Certificate::expiry`] says.
+    /// Returns the time at which each certificate of a set expires, as [`Certificate::expiry`]
+    /// says.
     pub fn expiries(&self, rules: &RuleList, number: u32) -> Vec<Option<i64>> {
         let Some(slot) = self.slots.get(number as usize) else { return Vec::new() };
         match slot.lock().set.clone() {
@@ -345,8 +346,8 @@ impl Certificate {
         certificate::describe(&CertificateDer::from(&*self.leaf))
     }
 
-    /// When it expires, in seconds since 1970. It is parsed for the first who asks: of thousands
-    /// this takes seconds. `None`: it cannot be read.
+    /// Returns the time at which it expires, in seconds since 1970. It is parsed for the first who
+    /// asks: of thousands this takes seconds. `None`: it cannot be read.
     pub fn expiry(&self) -> Option<i64> {
         let known = self.not_after.load(Relaxed);
         if known != NOT_ASKED {

@@ -66,7 +66,7 @@ struct Contents {
     shown: OwnCertificate,
 }
 
-/// Who verifies an upstream.
+/// The verifier of an upstream.
 enum UpstreamTrust {
     /// Authorities, with their revocation lists.
     Authorities(Arc<RootCertStore>, Option<Arc<Revocations>>),

@@ -189,8 +189,8 @@ impl ServerConfigs {
         made.map_or(0, |made| made.built.lock().client_roots())
     }
 
-    /// When the first revocation list of clients' authorities expires, in seconds since 1970, and
-    /// how many certificates are on all of them. `None`: no rule has any.
+    /// Returns the time at which the first revocation list of clients' authorities expires, in
+    /// seconds since 1970, and how many certificates are on all of them. `None`: no rule has any.
     pub fn revocations(&self) -> Option<(u64, usize)> {
         let mut all: Vec<Arc<Revocations>> = Vec::new();
         for made in &self.made {
@@ -280,8 +280,8 @@ impl ServerConfigs {
         self.certificates.describe_set(rules, number)
     }
 
-    /// When each certificate of such a set expires, in seconds since 1970. `None`: it cannot be
-    /// read. Each is parsed once.
+    /// Returns the time at which each certificate of such a set expires, in seconds since 1970.
+    /// `None`: it cannot be read. Each is parsed once.
     pub fn expiries(&self, rules: &RuleList, number: u32) -> Vec<Option<i64>> {
         self.certificates.expiries(rules, number)
     }
@@ -555,7 +555,7 @@ thread_local! {
     static UNFIT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says if rustls has just resolved a hello that has no signature scheme for any certificate.
+/// True if rustls has just resolved a hello that has no signature scheme for any certificate.
 pub fn take_unfit() -> bool {
     UNFIT.take()
 }

@@ -104,8 +104,8 @@ impl TicketKeys {
         self.ring.read().keys.iter().any(|key| key.origin == origin)
     }
 
-    /// When the current period began. Periods are counted from 1970, so that all edges of a fleet
-    /// change their key at the same time.
+    /// Returns the time at which the current period began. Periods are counted from 1970, so that
+    /// all edges of a fleet change their key at the same time.
     pub fn period_start(&self, now: Now) -> u64 {
         now.unix_secs - now.unix_secs % u64::from(self.lifetime_secs())
     }

@@ -69,7 +69,7 @@ pub struct Figures {
     base: Option<Base>,
 }
 
-/// When a certificate expires.
+/// The expiry of a certificate.
 #[derive(Clone, Debug)]
 pub struct Expiry {
     /// Its first name, or where it is from.

@@ -23,9 +23,9 @@ pub struct ExchangeSpans {
     pub span_id: SpanId,
     /// The client's own span, if it named one.
     pub parent: Option<SpanId>,
-    /// When the request's head was read.
+    /// The time at which the request's head was read.
     pub began: SystemTime,
-    /// Until the last byte of the response.
+    /// The time until the last byte of the response.
     pub duration: Duration,
     pub method: Box<str>,
     /// The path without its query.

@@ -75,7 +75,7 @@ pub struct Link {
     is_given_up: bool,
     /// The streams whose requests cannot be repeated elsewhere any more.
     pub fixed: usize,
-    /// When something was read.
+    /// The time at which something was read.
     pub heard_at: Instant,
     /// True if something was read since the task has looked.
     pub is_heard: bool,

@@ -119,8 +119,8 @@ pub struct Shelf {
     chose_one: Cell<bool>,
     settled: Notify,
     sweeping: Cell<bool>,
-    /// When the name's addresses were compared last, and those whose connections may be used.
-    /// `None`: all may.
+    /// The time at which the name's addresses were compared last, and those whose connections may
+    /// be used. `None`: all may.
     usable: RefCell<Option<(Instant, Option<Vec<IpAddr>>)>>,
     /// Requests that are held.
     held: Cell<usize>,
@@ -142,7 +142,7 @@ impl Idle {
         rested < self.connection.said_timeout.map_or(unsaid, kept)
     }
 
-    /// Says if the upstream still seems connected. With `look` the kernel is asked at once.
+    /// True if the upstream still seems connected. With `look` the kernel is asked at once.
     fn is_fresh(&mut self, rested: Duration, look: bool) -> bool {
         self.connection.is_fresh(look || rested >= LOOKED_AT_AFTER)
     }

@@ -96,7 +96,7 @@ pub(super) struct Place {
 
 pub(super) struct Scene<'a> {
     lab: &'a Lab,
-    /// Of all origins.
+    /// The port of all origins.
     port: u16,
     robots: usize,
 }

@@ -33,7 +33,7 @@ impl Unzstd {
         Some(Self { context, base_bytes, window_log_max, is_between: true, is_idle: true })
     }
 
-    /// With raw content (RFC 9842 section 5).
+    /// A decoder with raw content (RFC 9842 section 5).
     pub(super) fn with_dictionary(dictionary: &[u8]) -> Option<Self> {
         let mut unzstd = Self::new()?;
         // Else the library would read tables out of it.

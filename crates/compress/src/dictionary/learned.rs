@@ -12,13 +12,13 @@ use super::use_as::UseAs;
 use super::{DICTIONARY_BYTES_MAX, Hash};
 use crate::coder::zstd::is_raw;
 
-/// Whose responses may be dictionaries for each other: of one rule and one origin.
+/// The rule and the origin whose responses may be dictionaries for each other.
 pub type LearnedOrigin = (Box<str>, Box<str>);
 
 /// A response before it is in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDictionary {
-    /// Whose it is.
+    /// The rule and the origin that it is of.
     pub origin: LearnedOrigin,
     /// Its server's field `Use-As-Dictionary`.
     pub use_as: UseAs,

@@ -43,7 +43,7 @@ pub struct Listener {
     pub proxy_protocol_from: Vec<IpNet>,
     /// True if another process may also bind the port.
     pub reuse_port: bool,
-    /// Who answers an ACME server's requests on an `http_redirect` listener, if Eyelet does not.
+    /// The server of an ACME server's requests on an `http_redirect` listener, if Eyelet is not.
     pub acme_upstream: Option<SocketAddr>,
     /// True if the kernel holds connections back until their client has sent something.
     pub defer_accept: bool,
@@ -501,7 +501,7 @@ pub struct Compression {
     pub offload: bool,
     /// True if responses that may contain a secret next to reflected input stay uncompressed.
     pub breach_rule: bool,
-    /// Whose requests are exempt from that.
+    /// The pages whose requests are exempt from that.
     pub breach_allow: Allowed,
     /// Most bytes of random padding added to each response. 0: none.
     pub length_hiding: usize,

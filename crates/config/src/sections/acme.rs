@@ -21,7 +21,7 @@ pub(crate) const ACME: &str = "acme";
 pub struct AcmeSettings {
     /// The URL of the server's directory.
     pub directory: String,
-    /// Whom the server may write to: URLs, such as `mailto:`.
+    /// The addresses to which the server may write: URLs, such as `mailto:`.
     pub contact: Vec<String>,
     /// The CA certificates that verify the server. `None`: the system's.
     pub ca: Option<PathBuf>,

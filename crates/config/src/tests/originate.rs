@@ -173,7 +173,7 @@ fn an_originate_rule_codes_requests_by_http_alone() {
     }
 }
 
-/// Who may connect is a question of its file.
+/// The file decides who may connect.
 #[test]
 fn a_plain_listener_may_be_a_unix_socket() {
     let listener = |keys: &str, rules: &str| {

@@ -299,7 +299,7 @@ impl StreamState {
         }
     }
 
-    /// Says if a part of its body waits for the client's window.
+    /// True if a part of its body waits for the client's window.
     pub fn wants_room(&self) -> bool {
         let has_more = !self.queue.is_empty() || self.download.is_some() || self.waits_for_room;
         self.is_answered && !self.has_ended && has_more

@@ -78,7 +78,7 @@ struct State {
 }
 
 impl Streams {
-    /// Of a connection that has just begun. `out` is what it says first.
+    /// The streams of a connection that has just begun. `out` is what it says first.
     pub fn new(h2: H2Connection, out: Vec<u8>, counted: Counted) -> Self {
         let state = State {
             mux: Multiplexed::new(h2, FrameQueue::new(out)),

@@ -12,7 +12,7 @@ use eyelet_http1::head::Length;
 
 const NO_APPLICATION_PROTOCOL: u8 = AlertDescription::NoApplicationProtocol.code();
 
-/// Who has given no response.
+/// The one that has given no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Respondent {
     /// The server that the client meant.

@@ -75,7 +75,8 @@ impl KeptConnection {
 /// The facts for the access line of an exchange at rest.
 #[derive(Debug, Default, PartialEq)]
 pub struct RestingFacts {
-    /// When it began: milliseconds after its connection was accepted. `None`: there was no log.
+    /// The time at which it began: milliseconds after its connection was accepted. `None`: there
+    /// was no log.
     pub began_ms: Option<u64>,
     /// The request's method.
     pub method: Option<Method>,

@@ -50,7 +50,7 @@ pub struct Accepted {
     pub listener: u16,
     /// Its socket.
     pub client: OwnedFd,
-    /// Who connected.
+    /// The peer that connected.
     pub peer: SocketAddr,
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn idle_for(worker: &Worker, relay: &mut Relay, settled: bool) -> Dur
     wait_for((worker, &worker.settings.get()), relay, settled)
 }
 
-/// That time by these settings.
+/// Returns that time by these settings.
 pub(crate) fn wait_for(
     (worker, settings): (&Worker, &Settings),
     relay: &mut Relay,

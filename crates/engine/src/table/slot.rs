@@ -26,11 +26,11 @@ pub struct Slot {
     /// Sequence number of its newest position in the shed queues. Older positions are stale.
     pub position: u16,
     pub(super) links: Links,
-    /// Who moves its bytes.
+    /// The one who moves its bytes, with its state.
     pub state: SlotState,
 }
 
-/// Who moves a connection's bytes.
+/// The one who moves a connection's bytes, with its state.
 pub enum SlotState {
     /// Its future owns it: the connection is being peeked at, decided, dialled or served.
     Active {

@@ -23,7 +23,7 @@ const SEARCH_TIME: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moved {
     pub connections: usize,
-    /// Of them, those with an exchange or streams that rest.
+    /// The ones with an exchange or streams that rest.
     pub with_exchange: usize,
     /// Those in groups that share upstream connections.
     pub in_groups: usize,

@@ -201,7 +201,7 @@ struct EdgeAnswers {
     started_unix: f64,
     /// Reloads that failed, and those that serve.
     reloads: [AtomicU64; 2],
-    /// When the last one served; 0: none has.
+    /// The time at which the last one served; 0: none has.
     reloaded_unix_ms: AtomicU64,
     /// The certificates that expire first, as they were found last.
     soonest: Mutex<Option<Arc<Soonest>>>,

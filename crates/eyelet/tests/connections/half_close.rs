@@ -17,7 +17,7 @@ use crate::support::{A_WHILE, Tls, Upstream, need};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// When a client ends its stream.
+/// The moment at which a client ends its stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
     BehindTheRequest,

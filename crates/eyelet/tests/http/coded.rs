@@ -68,7 +68,7 @@ const FEW_ACCEPTS: &[&[&str]] = &[
 
 type Fields = &'static [(&'static str, &'static str)];
 
-/// Who asks, and why the response is kept as it is, if it is.
+/// The clients that ask, and why the response is kept as it is, if it is.
 const ASKERS: &[(Fields, Option<&str>)] = &[
     (&[("sec-fetch-site", "cross-site")], None),
     (&[("origin", "https://evil.test")], None),

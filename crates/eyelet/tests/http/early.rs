@@ -171,7 +171,7 @@ fn a_short_body_is_waited_for() {
 /// The time for which nothing of a body's rest may come before its stream is reset (docs/http.md).
 const REST_SILENCE: Duration = Duration::from_secs(5);
 
-/// Who goes on sending for ever is reset, and so is who says nothing more.
+/// A client that goes on sending for ever is reset, and so is one that says nothing more.
 #[test]
 fn an_endless_body_and_a_silent_one_are_reset() {
     let pki = Pki::new();

@@ -461,7 +461,7 @@ fn the_ends_of_idle_connections_are_spread() {
     }
 }
 
-/// When the connection of a line ended, in milliseconds of its day.
+/// Returns the time at which the connection of a line ended, in milliseconds of its day.
 fn end_ms(line: &serde_json::Value) -> u64 {
     let time = line["time"].as_str().unwrap();
     let part = |range: std::ops::Range<usize>| time[range].parse::<u64>().unwrap();

@@ -39,7 +39,7 @@ const REFUSED_MIN: usize = 100;
 const BATCH: usize = 100;
 /// Of a hundred newcomers so many are served at the least.
 const NEWCOMERS_PERCENT: usize = 95;
-/// Who floods: 127.0.0.2 to 127.0.0.9.
+/// The addresses that flood: 127.0.0.2 to 127.0.0.9.
 const SOURCES: usize = 8;
 
 /// An edge with a name for those who behave, and two that lead to a flood's upstream.
@@ -692,7 +692,7 @@ fn greedy_sources_that_are_alike_are_shed_before_others() {
     least(1).outlasts(Way::Directly, 12, 10);
 }
 
-/// When it is accepted, nobody knows yet whose it is.
+/// Its connection is accepted before anybody knows whose it is.
 #[test]
 fn a_greedy_client_of_a_proxy_is_shed_before_others() {
     let _permit = permit(IDLE_MAX);

@@ -20,9 +20,9 @@ use crate::support::{A_WHILE, Edge, Pki, Tls, Visits, noise};
 
 /// `memory_max` in all of these.
 const MEMORY_MAX: u64 = 64 << 20;
-/// Who floods: 127.0.0.2 to 127.0.0.9.
+/// The addresses that flood: 127.0.0.2 to 127.0.0.9.
 const SOURCES: usize = 8;
-/// Who was there before and is silent, on 127.0.0.10.
+/// The connections that were there before and are silent, on 127.0.0.10.
 const PARKED: usize = 20;
 
 /// Records without their last byte: more than are read before memory is short.

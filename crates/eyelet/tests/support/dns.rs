@@ -53,7 +53,7 @@ pub enum Data {
     Address(IpAddr),
 }
 
-/// Whose answer is given for names that have none of their own.
+/// The name whose answer is given for names that have none of their own.
 pub const ANY: &str = "*";
 
 type Script = Arc<Mutex<HashMap<String, Says>>>;

@@ -65,7 +65,7 @@ struct Run {
     stays: H2Connection,
     rester: Rester,
     peer: H2Connection,
-    /// On their way, and arrived but not read.
+    /// The bytes on their way, and those that arrived but were not read.
     to_us: Vec<u8>,
     to_peer: Vec<u8>,
     held: [Vec<u8>; 2],

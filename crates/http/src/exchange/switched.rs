@@ -331,7 +331,7 @@ impl Way {
         Self { queue: WriteQueue::default(), boundary, ended: false, shut_down: false, moved: 0 }
     }
 
-    /// Says if it has ended, or may end here.
+    /// True if it has ended, or may end here.
     fn may_end(&self) -> bool {
         self.ended || self.boundary.is_between_frames()
     }

@@ -93,7 +93,7 @@ impl Body {
     }
 }
 
-/// When an upstream answers.
+/// The moment at which an upstream answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// Once it has the whole request.

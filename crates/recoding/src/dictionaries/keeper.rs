@@ -28,7 +28,7 @@ pub(crate) struct Keeper {
     learned: LearnedFiles,
     trained_names: Vec<String>,
     looked: Instant,
-    /// When what has expired was dropped.
+    /// The time at which what has expired was dropped.
     dropped: Instant,
     /// Versions in memory that are not on disk yet.
     unsaved: VecDeque<Hash>,

@@ -138,7 +138,7 @@ impl Maker {
 enum Pass {
     /// Within two seconds of seeing both versions: 0.1 s for two of 4.5 MB.
     Ready,
-    /// When there is nothing else to do.
+    /// The pass for when there is nothing else to do.
     Small,
 }
 

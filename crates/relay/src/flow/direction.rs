@@ -39,7 +39,7 @@ pub(crate) enum ClientEnd {
     Truncated,
 }
 
-/// When an upstream has ended its stream. It always does so by a FIN.
+/// The moment at which an upstream has ended its stream. It always does so by a FIN.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum UpstreamEnd {
     /// Before the client.

@@ -73,7 +73,7 @@ struct Kept {
 
 /// The part of a parked connection that the program keeps.
 enum ProgramState {
-    /// That of a connection without an upstream, between two requests.
+    /// The state of a connection without an upstream, between two requests.
     Idle(PackedBytes),
     /// An exchange that rests: its upstream is beside it. It may hold secrets.
     Exchange(WipedBytes),

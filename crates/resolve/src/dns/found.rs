@@ -18,12 +18,12 @@ const ROTATING_MS: u64 = 10 * 60 * 1000;
 /// The result of a look-up.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// At most [`ADDRESSES_MAX`], IPv6 and IPv4 alternating (RFC 8305 section 4); or why there is
-    /// none.
+    /// The addresses, at most [`ADDRESSES_MAX`], IPv6 and IPv4 alternating (RFC 8305 section 4); or
+    /// why there is none.
     addresses: Result<Box<[IpAddr]>, Box<str>>,
-    /// When DNS has answered, by the steady clock.
+    /// The time at which DNS has answered, by the steady clock.
     pub asked_ms: u64,
-    /// Until when it is valid, by the steady clock.
+    /// The time until which it is valid, by the steady clock.
     pub fresh_until_ms: u64,
     /// The other family's answer is under way.
     pub is_partial: bool,
@@ -91,7 +91,7 @@ impl Found {
         Self { left, rotates, ..self }
     }
 
-    /// Says if DNS has answered the question, and the answer may be kept.
+    /// True if DNS has answered the question, and the answer may be kept.
     pub fn is_answered(&self) -> bool {
         self.is_whole || self.addresses.is_ok()
     }

@@ -21,7 +21,7 @@ const FRESH_MS_MIN: u64 = 1_000;
 pub struct Resolved {
     /// Sorted by address, each with the time it was last in an answer.
     addresses: Box<[(IpAddr, u64)]>,
-    /// Until when another query would bring nothing new.
+    /// The time until which another query would bring nothing new.
     fresh_until_ms: u64,
     /// True if every resolver has answered or failed.
     complete: bool,

@@ -47,9 +47,9 @@ struct Remembered {
     answers: u64,
     /// The names that it has missed since its last answer, at most [`MISSED_NAMES_MAX`].
     missed: Vec<Name>,
-    /// Until when it is left out for these names, or for all if it has missed so many.
+    /// The time until which it is left out for these names, or for all if it has missed so many.
     silent_until: Option<Instant>,
-    /// Until when it has a probe, and needs no other.
+    /// The time until which it has a probe, and needs no other.
     probed_until: Option<Instant>,
     edns_misses: u8,
 }
@@ -171,7 +171,7 @@ impl DnsServer {
         });
     }
 
-    /// Says if it has not answered lately: for this name, or for several others.
+    /// True if it has not answered lately: for this name, or for several others.
     pub fn is_silent(&self, name: &Name) -> bool {
         self.memory.read(self.address, |known| {
             known.silent_until.is_some_and(|until| Instant::now() < until)
@@ -289,7 +289,7 @@ impl DnsServer {
     }
 }
 
-/// Says if a response may mean that EDNS is unknown: FORMERR (RFC 6891 section 7), or NOTIMP (RFC
+/// True if a response may mean that EDNS is unknown: FORMERR (RFC 6891 section 7), or NOTIMP (RFC
 /// 2671 section 5.3).
 fn refuses_edns(response: &DnsResponse) -> bool {
     matches!(response.response_code, ResponseCode::FormErr | ResponseCode::NotImp)

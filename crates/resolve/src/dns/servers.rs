@@ -136,7 +136,7 @@ pub fn name(text: &str) -> Result<Name, String> {
 /// The resolvers to query, and how names are looked up.
 pub struct Configured {
     pub endpoints: Vec<AskedServer>,
-    /// Of the system's resolvers.
+    /// The search list of the system's resolvers.
     pub search: Vec<Name>,
     pub options: ResolverOpts,
 }

@@ -14,7 +14,7 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
 pub struct LoggedLine {
-    /// When it began.
+    /// The time of its beginning.
     pub time: String,
     pub id: String,
     /// The name or the address of its listener.
@@ -44,11 +44,11 @@ pub struct LoggedLine {
     pub tls_compression: Option<String>,
     /// Evidence for the name.
     pub evidence: Option<LoggedEvidence>,
-    /// Who asked a proxy.
+    /// The client of a proxy.
     pub identity: Option<LoggedRequester>,
 }
 
-/// Who asked a proxy, as a line shows it.
+/// The client of a proxy, as a line shows it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub struct LoggedRequester {

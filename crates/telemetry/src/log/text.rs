@@ -10,7 +10,7 @@ use eyelet_wire::local_peer::LocalPeer;
 /// The choice of colours for outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// On a terminal.
+    /// The output is a terminal.
     On,
     /// In a file or a pipe, or with `NO_COLOR`.
     Off,

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::named::named;
 
 named! {
-    /// Who can do something about such an end.
+    /// The party that can do something about such an end.
     Party {
         /// The client, or something between it and us.
         Client = "client",
@@ -200,7 +200,7 @@ named! {
 }
 
 impl Limit {
-    /// Who was too slow.
+    /// Returns the party that was too slow.
     pub const fn whose(self) -> Party {
         match self {
             Self::Handshake | Self::Head | Self::Hello | Self::RequestBody | Self::Taking => {

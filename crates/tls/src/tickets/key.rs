@@ -58,7 +58,7 @@ pub(super) struct Key {
     /// AES-GCM-SIV, because the nonces are random: a repeated one reveals only whether two sessions
     /// are equal. The library wipes it.
     aead: RandomizedNonceKey,
-    /// When it is out of date by the steady clock.
+    /// The time at which it is out of date by the steady clock.
     steady_end: Instant,
 }
 
@@ -155,7 +155,7 @@ impl Key {
     }
 }
 
-/// When the last ticket of a key is out of date.
+/// Returns the time at which the last ticket of a key is out of date.
 fn end(start: u64, period_secs: u32) -> u64 {
     start.saturating_add(2 * u64::from(period_secs))
 }

@@ -349,7 +349,7 @@ fn frames_may_arrive_in_any_pieces() {
     }
 }
 
-/// Who waits for the first stream of a new connection waits no longer once GOAWAY has come:
+/// Those who wait for the first stream of a new connection wait no longer once GOAWAY has come:
 /// together with SETTINGS, or behind some that allow no stream.
 #[test]
 fn a_connection_that_takes_no_stream_is_not_waited_for() {

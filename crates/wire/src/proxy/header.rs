@@ -11,7 +11,7 @@ pub struct ProxyHeader {
     pub command: Command,
 }
 
-/// Whose addresses a PROXY header gives.
+/// The kind of the addresses that a PROXY header gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// No client: the addresses are those of the connection itself. `LOCAL` in version 2, `UNKNOWN`

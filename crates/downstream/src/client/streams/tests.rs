@@ -33,7 +33,7 @@ impl Pair {
         Self::with(H2Limits::default())
     }
 
-    /// With these limits of the server.
+    /// A pair with these limits of the server.
     fn with(limits: H2Limits) -> Self {
         let (mut up, mut down) = (Vec::new(), Vec::new());
         let client = H2Connection::client(H2Limits::default(), 0, &mut up);

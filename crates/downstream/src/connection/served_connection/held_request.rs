@@ -49,7 +49,8 @@ impl ServedConnection {
         Some(HoldKey { rule: rule.into(), name, port, request })
     }
 
-    /// Whom the request is for: the destination that is dialled, or the name that TLS was for.
+    /// Returns the target of the request: the destination that is dialled, or the name that TLS was
+    /// for.
     fn asked_target(&self, request: &request::Parts) -> (Box<str>, u16) {
         let decided = &self.info.decided;
         let ip_text = |ip: IpAddr| ip.to_canonical().to_string().into();

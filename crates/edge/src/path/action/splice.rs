@@ -108,7 +108,8 @@ fn pass_behind(connection: &Active<'_>, flow: &mut Flow, behind: &[u8]) -> Resul
     Ok(())
 }
 
-/// Whom the rule dials for a connection. `None`: it has no such destination or name.
+/// Returns the target that the rule dials for a connection. `None`: it has no such destination or
+/// name.
 pub fn target<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget<'a>> {
     match &rule.upstream {
         SpliceUpstream::HostPort(host_port) if rule.is_guarded => {

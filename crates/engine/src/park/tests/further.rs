@@ -421,7 +421,7 @@ fn its_deadline_wakes_it() {
     assert!(worker.table.borrow_mut().slot(key).is_some());
 }
 
-/// So does its client's end, however it comes.
+/// The end of its client wakes it, too, however it comes.
 #[test]
 fn its_clients_end_wakes_it() {
     for says in [true, false] {

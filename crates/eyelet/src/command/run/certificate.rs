@@ -19,7 +19,7 @@ pub(super) struct Certificate {
     pub(super) keys: String,
     /// The local authority, if that signs it.
     pub(super) local: Option<LocalTable>,
-    /// Whose it is, in one line.
+    /// The text about its owner, in one line.
     pub(super) said: String,
     /// The local authority's own, if that signs it.
     pub(super) authority: Option<PathBuf>,

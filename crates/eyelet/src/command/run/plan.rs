@@ -20,8 +20,8 @@ use super::ports::{HTTPS, Ports};
 const ORIGIN: &str = "the command line, as a configuration";
 /// The time that a connection has to end after the application has.
 const DRAIN: &str = "1s";
-/// At the top of a shared edge's configuration: the connections of a project end with it. Its rules
-/// have the names of its sites.
+/// The line at the top of a shared edge's configuration: the connections of a project end with it.
+/// Its rules have the names of its sites.
 const ENDS_REMOVED: &str = "reload_ends_removed = true\n\n";
 /// The names that lead to the only site beside its own: a client that asks for an address sends
 /// none. No page of another site comes so: a browser sends the name of the page.

@@ -83,7 +83,7 @@ pub fn all(snapshot: Arc<Snapshot>) -> Objects {
     certificates(None, described(snapshot))
 }
 
-/// So many of those that expire first.
+/// Returns so many of those that expire first.
 pub fn soonest(soonest: Arc<Soonest>, limit: usize) -> Objects {
     let all = Some(("all", json!(soonest.count)));
     let few = few_of(&soonest.certificates, limit);
@@ -115,7 +115,8 @@ fn first<T>(all: impl Iterator<Item = (Place, T)>) -> Vec<(Place, T)> {
     unusable
 }
 
-/// So many of [`first`]: those that cannot be used leave half of the places to those that expire.
+/// Returns so many of [`first`]: those that cannot be used leave half of the places to those that
+/// expire.
 fn few_of(soonest: &[(Place, Origin)], limit: usize) -> impl Iterator<Item = usize> + use<> {
     let unusable = soonest.partition_point(|(place, _)| *place == Place::Unusable);
     let usable = soonest.partition_point(|(place, _)| *place < Place::AskedInVain) - unusable;
