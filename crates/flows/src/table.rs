@@ -85,10 +85,10 @@ pub struct QuicFlow<P> {
     first_id: FlowId,
     /// The server's id, once it is known.
     server_id: Option<FlowId>,
-    /// When the present wait began, or when it was last used, in milliseconds.
+    /// The time at which the present wait began, or when it was last used, in milliseconds.
     since_ms: u64,
     links: Links,
-    /// The same flow at the address before this one, and at the one behind.
+    /// The next flow at the address before this one, and at the one behind.
     older: u32,
     newer: u32,
 }

@@ -24,7 +24,7 @@ pub struct InitialReader {
     server_id: Option<QuicId>,
     keys: Keys,
     stream: CryptoStream,
-    /// What comes behind the hello once the server has answered: a second one, for which it may
+    /// The stream behind the hello once the server has answered: a second one, for which it may
     /// have asked (RFC 8446 4.1.4).
     second: CryptoStream,
     hello_bytes: usize,

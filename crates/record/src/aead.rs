@@ -121,7 +121,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Which library seals depends on the processor; the bytes must not.
+    /// Both libraries seal to the same bytes: the processor chooses the library.
     #[test]
     fn both_libraries_make_the_same_bytes() {
         for suite in [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {

@@ -21,7 +21,7 @@ pub struct RestingClient {
     pub closes: bool,
     /// It speaks HTTP/1.0.
     pub is_http10: bool,
-    /// Where the decoder of the request's body is, and the bytes of chunk extensions so far.
+    /// The place of the decoder of the request's body, and the bytes of chunk extensions so far.
     /// `None`: the body has ended.
     pub body: Option<(DecoderPlace, usize)>,
 }

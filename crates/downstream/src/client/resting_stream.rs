@@ -21,7 +21,7 @@ pub struct RestingStream {
     pub upstream: Option<RestingUpstream>,
     /// The upstream's address.
     pub name: Arc<str>,
-    /// Where the exchange counts until it ends.
+    /// The counters of the exchange until it ends.
     pub open: Vec<OpenExchange>,
     /// Since when nothing has moved.
     pub since: Instant,

@@ -95,7 +95,7 @@ fn listen(port: Option<u16>) -> Result<Vec<SocketAddr>, Box<dyn Error>> {
     })
 }
 
-/// What `eyelet explain --log-line` prints.
+/// Returns the output of `eyelet explain --log-line`.
 fn explained(file: &Path, line: &str) -> String {
     #[derive(Parser)]
     struct Command {

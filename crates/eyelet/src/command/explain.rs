@@ -173,7 +173,7 @@ impl FactSource for Given<'_> {
     }
 }
 
-/// Where the client meant to go, if it is not known already.
+/// Returns the destination that the client meant, if it is not known already.
 fn destination(args: &ExplainArgs, config: &Config, facts: &Facts<'_>) -> Option<SocketAddr> {
     // A connection of a direct listener was meant for the address that accepted it.
     let listener = config.listeners.get(usize::from(facts.listener));
@@ -309,7 +309,7 @@ fn served(action: &Action, facts: &Facts<'_>) -> String {
     }
 }
 
-/// What the rule that did not match asks of this fact.
+/// Describes the demand of the rule that did not match on this fact.
 fn asked_text(miss: Miss, config: &Config) -> String {
     match miss.matcher {
         // The rules know listeners by number only.

@@ -36,18 +36,18 @@ const CHANGE_KEY: &[u8] = b"acme rollover";
 const HELD: &[u8] = b"held";
 /// Bytes of a request: the longest path (PATH_MAX) and the word before it.
 const REQUEST_BYTES_MAX: usize = 4096 + 16;
-/// How long a client of the socket may take to send its request, and to read the answer.
+/// The time that a client of the socket may take to send its request, and to read the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the answer may take: more than the time limits of the steps of an upgrade together, and
-/// than that of a change of the account's key.
+/// The time that the answer may take: more than the time limits of the steps of an upgrade
+/// together, and than that of a change of the account's key.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 const _: () = assert!(eyelet_acme::CHANGE_TIMEOUT.as_secs() < ANSWER_TIMEOUT.as_secs());
-/// How long two processes may be seen while one replaces the other: the old one closes its socket
-/// at once after the new one has opened its own.
+/// The time for which two processes may be seen while one replaces the other: the old one closes
+/// its socket at once after the new one has opened its own.
 const TWO_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often this is checked.
+/// The interval at which this is checked.
 const TWO_STEP: Duration = Duration::from_millis(50);
-/// How long accepting pauses after an error, such as no free descriptor.
+/// The time for which accepting pauses after an error, such as no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of an answer: more than all mistakes that are printed.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
@@ -66,7 +66,7 @@ pub struct Control {
     requests: Receiver<ControlRequest>,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlCommand {
     /// To read the file again.
@@ -90,7 +90,7 @@ pub struct HeldCommand {
     pub verdict: VerdictAsked,
 }
 
-/// What a verdict is about beside a name: anything, where nothing is given.
+/// The scope of a verdict beside a name: anything, where nothing is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct NarrowedVerdict {
     /// Only what came to the rule of this name
@@ -140,7 +140,7 @@ impl NarrowedVerdict {
 
 /// A permitted client and what it asks for.
 pub struct ControlRequest {
-    /// What it asks for.
+    /// The command that it asks for.
     pub command: ControlCommand,
     stream: UnixStream,
 }
@@ -241,7 +241,7 @@ async fn accept(listener: UnixListener, requests: Sender<ControlRequest>) {
     }
 }
 
-/// Whether this user may ask: the user of the process, or root.
+/// True if this user may ask: the user of the process, or root.
 fn may_ask(user: u32) -> bool {
     user == process::user() || user == 0
 }

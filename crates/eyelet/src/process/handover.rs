@@ -1,4 +1,4 @@
-//! What the two processes of an upgrade say to each other before connections move.
+//! The messages between the two processes of an upgrade before connections move.
 //!
 //! ```text
 //! earlier process                       new process
@@ -83,8 +83,8 @@ pub mod kind {
     pub const VERDICTS: u8 = 18;
 }
 
-/// How long one message may take to be sent, and the answer to a short one. The other process has
-/// nothing else to do, but the machine may be busy.
+/// The time that one message may take to be sent, and that the answer to a short one may take. The
+/// other process has nothing else to do, but the machine may be busy.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The state of the earlier process.
@@ -110,7 +110,7 @@ pub struct Handed {
     /// Device and inode of a Unix socket's file. Earlier programs have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<Identity>,
-    /// How many sockets it has.
+    /// The number of its sockets.
     pub sockets: usize,
 }
 
@@ -222,7 +222,7 @@ pub struct HandoverReceived {
     /// The indexes of the connections that it does not take, in ascending order. It has dropped
     /// them: they stay the earlier process's.
     pub refused: Vec<usize>,
-    /// Why it does not take the first of them.
+    /// The reason why it does not take the first of them.
     pub why: Option<String>,
 }
 
@@ -242,13 +242,13 @@ pub struct Serve {
     pub first_id: u64,
 }
 
-/// Why the two processes do not understand each other.
+/// The reason why the two processes do not understand each other.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
     /// The channel is closed or too slow, or something else is wrong with it.
     #[error("{}", say(.0))]
     Channel(#[from] io::Error),
-    /// What a service manager keeps cannot be written or read.
+    /// A part that a service manager keeps cannot be written or read.
     #[error("{}", say_stored(.0))]
     Stored(io::Error),
     /// The other process says something that does not come now.
@@ -259,7 +259,7 @@ pub enum HandoverError {
     Content {
         /// Its kind.
         kind: u8,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }

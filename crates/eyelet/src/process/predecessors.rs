@@ -49,7 +49,7 @@ pub struct Predecessors {
     deliveries: AtomicUsize,
     /// The service ends, and all predecessors with it.
     must_drain: AtomicBool,
-    /// What is held, for verdicts of the process that started this one.
+    /// The held connections and requests, for verdicts of the process that started this one.
     holds: Arc<Holds>,
 }
 

@@ -46,7 +46,7 @@ use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
 use eyelet_tls::tickets::TicketKeys;
 
-/// Why an edge could not start, or could not take a new configuration.
+/// The reason why an edge could not start, or could not take a new configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A listener's address cannot be bound.
@@ -57,7 +57,7 @@ pub enum StartError {
     Log {
         /// The path that `log.access` names.
         path: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// A listener would have to bind its own address again.

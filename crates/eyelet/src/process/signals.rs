@@ -176,7 +176,7 @@ pub struct Operated<'a> {
 /// An upgrade that is under way.
 pub struct Attended {
     upgrade: Upgrade,
-    /// Who asked for it, until the answer.
+    /// The request that asked for it, until the answer.
     request: Option<ControlRequest>,
     is_leaving: bool,
 }
@@ -302,7 +302,7 @@ impl Operated<'_> {
     }
 }
 
-/// Why a running edge stops.
+/// The reason why a running edge stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopCause {
     /// This signal arrived.

@@ -47,13 +47,13 @@ use crate::process::takeover::{EarlierState, state};
 use eyelet_edge::snapshot;
 use eyelet_edge::snapshot::listen::{Bound, ListenError, own_files};
 
-/// How long exchanges that are under way may take to end, if `drain_timeout` is not shorter. Parked
-/// connections stand still meanwhile, and nobody accepts.
+/// The time that exchanges that are under way may take to end, if `drain_timeout` is not shorter.
+/// Parked connections stand still meanwhile, and nobody accepts.
 const ACTIVE_MAX: Duration = Duration::from_secs(2);
-/// How long the workers may take to give up what they have: this and the time to end the rest.
+/// The time that the workers may take to give up what they have: this and the time to end the rest.
 const LEAVE_TIMEOUT: Duration = MESSAGE_TIMEOUT;
 
-/// Why the service manager does not have the connections.
+/// The reason why the service manager does not have the connections.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// It closes what it is given. No worker has left.
@@ -71,9 +71,9 @@ pub enum StoreError {
     /// It has not said that it has them.
     #[error("the service manager may keep only some of {connections} connections: {error}")]
     Unanswered {
-        /// How many it was given.
+        /// The number of connections that it was given.
         connections: usize,
-        /// Why it is not known.
+        /// The reason why it is not known.
         error: io::Error,
     },
 }
@@ -151,7 +151,7 @@ fn record_batch(recorder: &mut Recorder, batch: &LeavingBatch) -> io::Result<()>
     }
 }
 
-/// What an earlier process has given to the service manager.
+/// The connections that an earlier process has given to the service manager.
 pub struct Stored {
     recording: Recording,
     pub listeners: Vec<Bound>,

@@ -53,7 +53,7 @@ const KILL_STEP: Duration = Duration::from_millis(5);
 /// Events that wait for the main thread. It takes each at once.
 const EVENTS_MAX: usize = 4;
 
-/// Why an upgrade has failed.
+/// The reason why an upgrade has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UpgradeError {
     /// The new program cannot be started.
@@ -61,7 +61,7 @@ pub enum UpgradeError {
     Start {
         /// Its path.
         program: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// The new program has ended without a word.

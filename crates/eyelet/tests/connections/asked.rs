@@ -10,7 +10,7 @@ use crate::support::{Edge, End, Folder, Pki, SOON, Upstream, ending, output};
 
 const PROXY: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\nkind = \"connect\"\n";
 
-/// What `explain` says.
+/// Returns the output of `explain`.
 fn explained(folder: &Folder, args: &[&str]) -> String {
     let said =
         output(eyelet(folder).arg("explain").arg(folder.path().join("edge.toml")).args(args));

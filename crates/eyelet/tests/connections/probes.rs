@@ -19,7 +19,7 @@ struct Scene {
     _folder: Folder,
 }
 
-/// What came of a probe.
+/// The result of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Came {
     /// The named server got every byte, and the client its flight.

@@ -56,7 +56,7 @@ impl Scene {
         Talk::start(&mut command)
     }
 
-    /// What a client says that asks at this port.
+    /// Returns the words of a client that asks at this port.
     fn ask(&self, port: u16, name: &str) -> Value {
         answer(self.client(port, name))
     }
@@ -84,7 +84,7 @@ fn answer(client: Talk) -> Value {
     serde_json::from_str(line.unwrap_or_else(|| panic!("{}", said.text))).unwrap()
 }
 
-/// What a relay does to the datagrams between a client and the edge.
+/// The faults of a relay for the datagrams between a client and the edge.
 #[derive(Clone, Copy, Default)]
 struct Weather {
     /// It has another port behind each so many datagrams of the edge.
@@ -330,7 +330,7 @@ fn an_upstream_that_is_gone_ends_its_flow() {
     client.signal(Signal::KILL);
 }
 
-/// What begins no flow gets no answer, and makes no line.
+/// A datagram that begins no flow gets no answer, and makes no line.
 #[test]
 fn datagrams_of_no_flow_are_dropped() {
     let folder = Folder::new();

@@ -83,7 +83,7 @@ impl Run {
         assert_eq!(starts(), times, "{}", self.talk.said());
     }
 
-    /// What curl gets for these paths on one connection: each body and status.
+    /// Returns curl's answers for these paths on one connection: each body and status.
     pub fn curl(&self, host: &str, paths: &[&str]) -> String {
         let mut command = Command::new("curl");
         command.args(["-sS", "--max-time", "50", "--cacert", &self.pki.text("ca.pem")]);

@@ -162,7 +162,7 @@ fn two_projects_have_one_port_and_the_end_of_one_is_not_that_of_the_other() {
     assert!(again.said().contains("serving https://shop.localhost:8443/\n"), "{}", again.said());
 }
 
-/// What has left is reached no more, by an open connection neither.
+/// A project that has left is reached no more, by an open connection neither.
 #[test]
 fn the_connections_of_a_project_end_with_it() {
     let Some(network) = Network::new() else { return };

@@ -142,7 +142,7 @@ fn malformed() -> Malformed {
     Malformed { at: 4, why: eyelet_wire::hello::Fault::EmptyRecord }
 }
 
-/// At least one for each row.
+/// Returns at least one reason for each row.
 fn examples() -> Vec<Reason> {
     [plain_examples(), detailed_examples(), grouped_examples()].concat()
 }

@@ -23,7 +23,7 @@ pub struct HandedDatagram {
     pub(crate) ecn: u8,
 }
 
-/// Where a worker's datagrams from others arrive. All of them share the bytes, and a channel holds
+/// The queue of a worker's datagrams from others. All of them share the bytes, and a channel holds
 /// room for 32 of its values from the start: they are small.
 pub type Inbox = Receiver<Arc<HandedDatagram>>;
 

@@ -341,7 +341,7 @@ fn a_connect_names_its_hello() {
     assert!(confirmed.contains(said), "no rule asks DNS: {confirmed}");
 }
 
-/// What the log says of a connection is enough to ask the rules about it again.
+/// A log line of a connection is enough to ask the rules about it again.
 #[test]
 fn a_log_line_is_explained() {
     let file = std::env::temp_dir().join(format!("eyelet-line-{}.toml", std::process::id()));

@@ -41,7 +41,7 @@ const EVENTS_MAX: usize = 16;
 /// The exit status of a shell for a program that is not there, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
-/// What a shell adds to the number of the signal that ended a program.
+/// The number that a shell adds to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
 
 /// Runs a command with TLS in front of it, until a signal.
@@ -121,7 +121,7 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     serve(wanted, Work::Runs(application), screen)
 }
 
-/// Whether these are folders. Without one there is nothing to serve.
+/// Checks that these are folders. Without one there is nothing to serve.
 fn check_folders(watched: &[PathBuf]) -> Result<(), String> {
     for path in watched {
         let why = match fs::metadata(path) {
@@ -144,13 +144,13 @@ fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Erro
     serve(wanted, work, screen)
 }
 
-/// What is behind the edge.
+/// The work behind the edge.
 enum Work {
     /// A command that is run.
     Runs(Application),
     /// The applications that run already.
     IsThere,
-    /// The same, and nobody waits for its end.
+    /// Applications that run already, and nobody waits for their end.
     Background,
 }
 
