@@ -365,7 +365,7 @@ fn datagrams_of_no_flow_are_dropped() {
 #[test]
 fn a_flood_of_first_datagrams_leaves_newcomers_their_room() {
     const NEWCOMERS: usize = 5;
-    /// The budget, and what is not counted (see [`docs/memory.md`]), in a build without
+    /// The budget, and what is not counted (see [`crates/memory/README.md`]), in a build without
     /// optimization.
     const RESIDENT_MAX: u64 = 110 << 20;
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();

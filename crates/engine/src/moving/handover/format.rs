@@ -1,5 +1,5 @@
 //! The messages that carry a parked connection's state: a version, and then the values of that
-//! version by postcard. docs/handover-format.md describes them. The types of a version never
+//! version by postcard. crates/engine/HANDOVER.md describes them. The types of a version never
 //! change; a change of the connection's own types changes only the conversions.
 
 use std::os::fd::OwnedFd;
