@@ -577,6 +577,7 @@ fn workers_never_block() {
         "crates/relay/src",
         "crates/engine/src",
         "crates/edge/src",
+        "crates/process/src",
         "crates/eyelet/src",
         "crates/telemetry/src",
     ];

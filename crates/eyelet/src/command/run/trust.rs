@@ -13,7 +13,7 @@ use eyelet_sys::file::OwnFolder;
 use eyelet_tls::roots::system_roots;
 
 use super::certificate::Certificate;
-use crate::process::control;
+use eyelet_process::control;
 
 /// The variables for an application behind this certificate. `say` is called if there are none,
 /// which ends nothing, and for programs that they do not reach.

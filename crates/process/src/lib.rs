@@ -1,6 +1,8 @@
 //! The process around the connections: it starts, serves, reloads, upgrades, answers its operator
 //! and ends.
 
+#![allow(missing_docs)] // only the workspace uses it
+
 pub mod admin;
 pub mod control;
 pub mod diagnostics;

@@ -27,9 +27,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
 use self::certificates::Soonest;
-use crate::process::held;
-use crate::process::lost_threads::lost;
-use crate::process::predecessors::Predecessors;
+use crate::held;
+use crate::lost_threads::lost;
+use crate::predecessors::Predecessors;
 use eyelet_edge::snapshot::Snapshot;
 use eyelet_edge::snapshot::published::Published;
 

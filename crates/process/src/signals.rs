@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::process::control::{Control, ControlCommand, ControlRequest, answer_held};
-use crate::process::diagnostics::{self, Diagnostics};
-use crate::process::reload::{ReloadOutcome, reload};
-use crate::process::serve::Running;
-use crate::process::upgrade::{Departures, Upgrade, UpgradeEvent};
+use crate::control::{Control, ControlCommand, ControlRequest, answer_held};
+use crate::diagnostics::{self, Diagnostics};
+use crate::reload::{ReloadOutcome, reload};
+use crate::serve::Running;
+use crate::upgrade::{Departures, Upgrade, UpgradeEvent};
 use eyelet_edge::snapshot::check::MISTAKES;
 use eyelet_sys::{child, service};
 use eyelet_telemetry::counters;

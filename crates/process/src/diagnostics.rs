@@ -111,7 +111,7 @@ pub fn start_to(level: Level, out: impl Write + Send + 'static) -> io::Result<Di
 }
 
 /// The variable that says what is logged.
-pub(crate) const FILTER: &str = "EYELET_LOG";
+pub const FILTER: &str = "EYELET_LOG";
 /// The kind of all panics.
 const PANIC: Kind = "a panic";
 

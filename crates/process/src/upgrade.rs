@@ -28,14 +28,14 @@ use eyelet_telemetry::listing::streams::StreamCounts;
 use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
 
-use crate::process::handover::{
+use crate::handover::{
     Failed, HandoverError, HandoverReady, MESSAGE_TIMEOUT, Serve, expect, hand_state, kind, read,
     receive, signal, tell, tell_verdicts,
 };
-use crate::process::held::now_unix_ms;
-use crate::process::predecessors::Predecessors;
-use crate::process::reload::{ReloadOutcome, SERVED_TIMEOUT};
-use crate::process::serve::Running;
+use crate::held::now_unix_ms;
+use crate::predecessors::Predecessors;
+use crate::reload::{ReloadOutcome, SERVED_TIMEOUT};
+use crate::serve::Running;
 use eyelet_edge::snapshot::listen::Bound;
 
 mod successor;

@@ -19,11 +19,11 @@ use eyelet_sys::channel::{Channel, Received};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
-use crate::process::handover::{
+use crate::handover::{
     HandoverError, HandoverReceived, HandoverVerdict, LingeringProcess, MESSAGE_TIMEOUT, Message,
     kind, read, receive, signal, tell,
 };
-use crate::process::held;
+use crate::held;
 
 /// Most processes that linger, beside the one that serves. Each may hold its own `memory_max`. The
 /// oldest one beyond them drains.

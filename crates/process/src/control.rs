@@ -20,8 +20,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{sleep, timeout};
 
-use crate::process::held;
-use crate::process::reload::ReloadOutcome;
+use crate::held;
+use crate::reload::ReloadOutcome;
 use eyelet_admin::{KeepAsked, VerdictAsked};
 use eyelet_hold::{Holds, QuestionFilter, Which};
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};

@@ -14,13 +14,13 @@ use eyelet_sys::socket_file::SocketFile;
 use eyelet_tls::tickets::Now;
 use zeroize::Zeroizing;
 
-use crate::process::handover::{
+use crate::handover::{
     Failed, HandoverError, HandoverHello, HandoverReady, LingeringProcess, MESSAGE_TIMEOUT,
     Message, Serve, expect, kind, read, receive, signal, tell,
 };
-use crate::process::predecessors::{PredecessorLink, Predecessors};
-use crate::process::reload::{SERVED_STEP, SERVED_TIMEOUT};
-use crate::process::serve::Running;
+use crate::predecessors::{PredecessorLink, Predecessors};
+use crate::reload::{SERVED_STEP, SERVED_TIMEOUT};
+use crate::serve::Running;
 use eyelet_edge::snapshot;
 use eyelet_edge::snapshot::listen::Bound;
 

@@ -11,11 +11,11 @@ use eyelet_engine::moving::handover::VERSION_USUAL;
 use eyelet_engine::moving::parts::{GroupPart, parts};
 use eyelet_sys::channel::Channel;
 
-use crate::process::handover::{
+use crate::handover::{
     HandoverError, HandoverReady, HandoverReceived, MESSAGE_TIMEOUT, body, kind, read, receive,
     signal,
 };
-use crate::process::predecessors::{PredecessorLink, Predecessors};
+use crate::predecessors::{PredecessorLink, Predecessors};
 
 /// The time for which a process that lingers waits for the answer to a batch: longer than the
 /// newest process may take for it, because afterwards the batch counts as taken.

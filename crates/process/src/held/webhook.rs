@@ -15,7 +15,7 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{Receiver, channel};
 
-use crate::process::held;
+use crate::held;
 
 /// Questions that a webhook is asked at a time. Each takes a connection.
 const ASKED_MAX: usize = 32;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use crate::process::serve::{Preparation, PreparedReload, Running};
+use crate::serve::{Preparation, PreparedReload, Running};
 use eyelet_config::{Depth, load_next};
 use eyelet_edge::snapshot::check::MISTAKES;
 

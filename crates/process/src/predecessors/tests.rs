@@ -6,7 +6,7 @@ use eyelet_engine::worker::Process;
 use eyelet_memory::budget::Budget;
 
 use super::*;
-use crate::process::handover::expect;
+use crate::handover::expect;
 
 /// No worker.
 fn nobody() -> Arrivals {

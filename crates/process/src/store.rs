@@ -39,11 +39,11 @@ use eyelet_sys::service;
 use eyelet_tls::tickets::Now;
 use zeroize::Zeroizing;
 
-use crate::process::handover::{
+use crate::handover::{
     HandoverError, MESSAGE_TIMEOUT, Message, Serve, body, hand_state, kind, read,
 };
-use crate::process::serve::Running;
-use crate::process::takeover::{EarlierState, state};
+use crate::serve::Running;
+use crate::takeover::{EarlierState, state};
 use eyelet_edge::snapshot;
 use eyelet_edge::snapshot::listen::{Bound, ListenError, own_files};
 
