@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use change::Outcome;
 pub use change::TrustChange;
-use eyelet_config::certificate::date;
+use eyelet_pki::certificate::date;
 
 use crate::{Authority, folder_option, shell_word};
 

@@ -12,9 +12,9 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use eyelet_config::certificate::{self, CertificateError, Description, Pair};
 use eyelet_config::{CertificateFiles, Config, RuleList};
 use eyelet_local_ca::{LocalCaError, MintAuthority};
+use eyelet_pki::certificate::{self, CertificateError, Description, Pair};
 use eyelet_sys::file::Stamp;
 use rustls::SignatureAlgorithm;
 use rustls::sign::{CertifiedKey, SigningKey};

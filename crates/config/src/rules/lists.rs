@@ -12,10 +12,10 @@ use eyelet_policy::{
 };
 use ipnet::IpNet;
 
-use crate::document::diagnostic::{Diagnostic, FileFault, Mistakes, Severity, Source};
-use crate::document::reader::{Place, Text};
 use crate::files;
 use crate::model::values;
+use eyelet_document::diagnostic::{Diagnostic, FileFault, Mistakes, Severity, Source};
+use eyelet_document::reader::{Place, Text};
 
 /// The kind of what a file lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

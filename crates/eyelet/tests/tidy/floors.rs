@@ -45,11 +45,27 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tokio-rustls",
         ]),
     ),
+    ("crates/document", Some(&["strsim", "toml"])),
+    (
+        "crates/pki",
+        Some(&[
+            "eyelet-sys",
+            "humantime",
+            "rustls",
+            "rustls-pki-types",
+            "rustls-webpki", // revocation lists
+            "thiserror",
+            "x509-parser",
+            "zeroize",
+        ]),
+    ),
     (
         "crates/config",
         Some(&[
             "aws-lc-rs", // hashes of users' tokens
             "eyelet-compress",
+            "eyelet-document",
+            "eyelet-pki",
             "eyelet-policy",
             "eyelet-secrets",
             "eyelet-sys",
@@ -57,13 +73,9 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "http", // names and values of fields, as what writes them reads them
             "humantime",
             "ipnet",
-            "rustls",
             "rustls-pki-types",
-            "rustls-webpki", // revocation lists
-            "strsim",        // the key that was meant
             "thiserror",
             "toml",
-            "x509-parser",
             "zeroize",
         ]),
     ),
@@ -132,6 +144,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "aws-lc-rs",
             "eyelet-config",
+            "eyelet-pki",
             "eyelet-policy",
             "eyelet-sys",
             "humantime",
@@ -150,6 +163,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-config",
             "eyelet-local-ca",
             "eyelet-memory",
+            "eyelet-pki",
             "eyelet-record",
             "eyelet-sys",
             "eyelet-wire",
@@ -172,6 +186,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-client",
             "eyelet-config",
             "eyelet-fleet",
+            "eyelet-pki",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",
@@ -196,6 +211,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "aws-lc-rs",
             "base64",
             "eyelet-config",
+            "eyelet-pki",
             "eyelet-sys",
             "redis",
             "thiserror",
@@ -221,6 +237,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "eyelet-config",
             "eyelet-h2",
+            "eyelet-pki",
             "eyelet-tls",
             "parking_lot",
             "rustls-pki-types",
@@ -235,7 +252,8 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "eyelet-config",   // the configuration of the edge that serves it
             "eyelet-local-ca", // the authority of a run
-            "eyelet-secrets",  // their placeholders
+            "eyelet-pki",
+            "eyelet-secrets", // their placeholders
             "eyelet-sys",
             "hickory-proto",
             "ipnet",
@@ -440,6 +458,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-hold",
             "eyelet-http",
             "eyelet-memory",
+            "eyelet-pki",
             "eyelet-policy",
             "eyelet-quic",
             "eyelet-recoding",
@@ -572,6 +591,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-fleet",
             "eyelet-hold",
             "eyelet-memory",
+            "eyelet-pki",
             "eyelet-record",
             "eyelet-relay",
             "eyelet-sources",

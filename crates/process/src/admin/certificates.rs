@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use eyelet_acme::Known;
 use eyelet_admin::metrics::{Metrics, Number};
 use eyelet_admin::{Objects, SOONEST_MAX};
-use eyelet_config::certificate::Description;
+use eyelet_pki::certificate::Description;
 use eyelet_tls::certificates::Described;
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use eyelet_config::pem::Pem;
+use eyelet_pki::pem::Pem;
 use eyelet_sandbox::RunTrust;
 use eyelet_sys::file::OwnFolder;
 use eyelet_tls::roots::system_roots;

@@ -9,11 +9,11 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::document::diagnostic::{Diagnostic, Mistakes, Severity, Source};
-use crate::document::elsewhere;
+use crate::diagnostic::{Diagnostic, Mistakes, Severity, Source};
+use crate::elsewhere;
 
 /// The text of a document, and the mistakes found in it so far.
-pub(crate) struct Report<'a> {
+pub struct Report<'a> {
     source: Source<'a>,
     found: RefCell<Found>,
 }
@@ -29,7 +29,7 @@ struct Found {
 }
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(file: &'a Path, text: &'a str) -> Self {
+    pub fn new(file: &'a Path, text: &'a str) -> Self {
         let mistakes = Mistakes::new(ERRORS_MAX, WARNINGS_MAX);
         let (of_other_files, meant) = (Vec::new(), Vec::new());
         let found = Found { mistakes, of_other_files, meant, damaged: false };
@@ -37,7 +37,7 @@ impl<'a> Report<'a> {
     }
 
     /// Parses the text, and reports what is not TOML.
-    pub(crate) fn parse(&self) -> Spanned<DeTable<'a>> {
+    pub fn parse(&self) -> Spanned<DeTable<'a>> {
         let (table, faults) = DeTable::parse_recoverable(self.source.text());
         for fault in faults {
             let at = fault.span().map_or(self.source.text().len(), |span| span.start);
@@ -48,16 +48,16 @@ impl<'a> Report<'a> {
     }
 
     /// The whole document.
-    pub(crate) fn document<'t>(&'t self, table: &'t Spanned<DeTable<'t>>) -> Section<'t> {
+    pub fn document<'t>(&'t self, table: &'t Spanned<DeTable<'t>>) -> Section<'t> {
         Section { title: "the file", table: table.get_ref(), at: self.place(0) }
     }
 
-    pub(crate) fn place(&self, at: usize) -> Place<'_> {
+    pub fn place(&self, at: usize) -> Place<'_> {
         Place { report: self, at }
     }
 
     /// Adds the mistakes in a file that the configuration names.
-    pub(crate) fn of_other_file(&self, mistakes: Vec<Diagnostic>) {
+    pub fn of_other_file(&self, mistakes: Vec<Diagnostic>) {
         let errors = mistakes.iter().filter(|found| found.severity == Severity::Error).count();
         let found = &mut *self.found.borrow_mut();
         found.mistakes.errors += errors;
@@ -67,7 +67,7 @@ impl<'a> Report<'a> {
 
     /// All mistakes in the order of the text, then those in other files, and whether one is an
     /// error.
-    pub(crate) fn finish(self) -> (Vec<Diagnostic>, bool) {
+    pub fn finish(self) -> (Vec<Diagnostic>, bool) {
         let Found { mut mistakes, mut of_other_files, .. } = self.found.into_inner();
         let mut diagnostics = mistakes.kept(&self.source);
         diagnostics.append(&mut of_other_files);
@@ -82,68 +82,65 @@ impl<'a> Report<'a> {
 
 /// A place in the document. Mistakes there go to its report.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'t> {
-    pub(crate) report: &'t Report<'t>,
+pub struct Place<'t> {
+    pub report: &'t Report<'t>,
     /// The offset.
     at: usize,
 }
 
 impl Place<'_> {
-    pub(crate) fn error(self, message: impl Into<String>) {
+    pub fn error(self, message: impl Into<String>) {
         self.report.push(Severity::Error, self.at, message.into());
     }
 
-    pub(crate) fn warning(self, message: impl Into<String>) {
+    pub fn warning(self, message: impl Into<String>) {
         self.report.push(Severity::Warning, self.at, message.into());
     }
 
     /// Reports something missing. Does nothing for a damaged text, which may contain it.
-    pub(crate) fn missing(self, message: impl Into<String>) {
+    pub fn missing(self, message: impl Into<String>) {
         if !self.report.found.borrow().damaged {
             self.error(message);
         }
     }
 
     /// Returns the value, or reports the error here.
-    pub(crate) fn keep<T, E: Display>(self, read: Result<T, E>) -> Option<T> {
+    pub fn keep<T, E: Display>(self, read: Result<T, E>) -> Option<T> {
         read.map_err(|why| self.error(why.to_string())).ok()
     }
 
-    pub(crate) fn line(self) -> usize {
+    pub fn line(self) -> usize {
         self.report.source.line(self.at)
     }
 }
 
 /// A table of the document.
 #[derive(Clone, Copy)]
-pub(crate) struct Section<'t> {
+pub struct Section<'t> {
     /// Its title as written: `[[rule]]`.
-    pub(crate) title: &'static str,
-    pub(crate) table: &'t DeTable<'t>,
+    pub title: &'static str,
+    pub table: &'t DeTable<'t>,
     /// The place of its header.
-    pub(crate) at: Place<'t>,
+    pub at: Place<'t>,
 }
 
 /// A string and its place.
 #[derive(Clone, Copy)]
-pub(crate) struct Text<'t> {
-    pub(crate) text: &'t str,
-    pub(crate) at: Place<'t>,
+pub struct Text<'t> {
+    pub text: &'t str,
+    pub at: Place<'t>,
 }
 
 impl<'t> Text<'t> {
     /// Reads the text, or reports the error.
-    pub(crate) fn parse<T, E: Display>(
-        self,
-        read: impl FnOnce(&'t str) -> Result<T, E>,
-    ) -> Option<T> {
+    pub fn parse<T, E: Display>(self, read: impl FnOnce(&'t str) -> Result<T, E>) -> Option<T> {
         self.at.keep(read(self.text))
     }
 }
 
 impl<'t> Section<'t> {
     /// Reports keys that are not in `known`.
-    pub(crate) fn check_keys(&self, known: &[&str]) {
+    pub fn check_keys(&self, known: &[&str]) {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
             if known.contains(&name) {
@@ -181,31 +178,31 @@ impl<'t> Section<'t> {
         found.meant.iter().any(|(at, meant)| *at == self.at.at && meant == key)
     }
 
-    pub(crate) fn value(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
+    pub fn value(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
         self.table.get(key)
     }
 
     /// The place of a key or value of this table.
-    pub(crate) fn place<T>(&self, part: &Spanned<T>) -> Place<'t> {
+    pub fn place<T>(&self, part: &Spanned<T>) -> Place<'t> {
         self.at.report.place(part.span().start)
     }
 
     /// The place of `key` itself.
-    pub(crate) fn key_at(&self, key: &str) -> Option<Place<'t>> {
+    pub fn key_at(&self, key: &str) -> Option<Place<'t>> {
         self.table.get_key_value(key).map(|(key, _)| self.place(key))
     }
 
     /// The place of the value of `key`, or of the header if there is none.
-    pub(crate) fn value_at(&self, key: &str) -> Place<'t> {
+    pub fn value_at(&self, key: &str) -> Place<'t> {
         self.value(key).map_or(self.at, |value| self.place(value))
     }
 
-    pub(crate) fn text(&self, key: &str) -> Option<Text<'t>> {
+    pub fn text(&self, key: &str) -> Option<Text<'t>> {
         self.text_of(key, "a string")
     }
 
     /// A string in a format, such as a duration. `expected` names the format in messages.
-    pub(crate) fn text_of(&self, key: &str, expected: &str) -> Option<Text<'t>> {
+    pub fn text_of(&self, key: &str, expected: &str) -> Option<Text<'t>> {
         let value = self.value(key)?;
         match value.get_ref() {
             DeValue::String(text) => Some(Text { text, at: self.place(value) }),
@@ -214,7 +211,7 @@ impl<'t> Section<'t> {
     }
 
     /// Reads the string of `key`, or reports the error.
-    pub(crate) fn parsed<T, E: Display>(
+    pub fn parsed<T, E: Display>(
         &self,
         key: &str,
         read: impl FnOnce(&'t str) -> Result<T, E>,
@@ -223,7 +220,7 @@ impl<'t> Section<'t> {
     }
 
     /// Looks the string of `key` up in `words`. `is_not` says what another word is not.
-    pub(crate) fn word<T: Copy>(&self, key: &str, is_not: &str, words: &[(&str, T)]) -> Option<T> {
+    pub fn word<T: Copy>(&self, key: &str, is_not: &str, words: &[(&str, T)]) -> Option<T> {
         let text = self.text(key)?;
         let found = words.iter().find(|(word, _)| *word == text.text);
         if found.is_none() {
@@ -235,7 +232,7 @@ impl<'t> Section<'t> {
     }
 
     /// The string of a key that must be there. `without` is the mistake if it is not.
-    pub(crate) fn required(&self, key: &str, without: impl Into<String>) -> Option<Text<'t>> {
+    pub fn required(&self, key: &str, without: impl Into<String>) -> Option<Text<'t>> {
         if self.value(key).is_none() && !self.has_mistyped(key) {
             self.at.missing(without);
         }
@@ -243,7 +240,7 @@ impl<'t> Section<'t> {
     }
 
     /// The strings of two keys that belong together.
-    pub(crate) fn both(&self, one: &str, other: &str) -> Option<(Text<'t>, Text<'t>)> {
+    pub fn both(&self, one: &str, other: &str) -> Option<(Text<'t>, Text<'t>)> {
         match (self.text(one), self.text(other)) {
             (Some(one), Some(other)) => return Some((one, other)),
             (Some(alone), None) | (None, Some(alone)) => {
@@ -255,15 +252,12 @@ impl<'t> Section<'t> {
     }
 
     /// Finds those of `keys` that the table has, and their places.
-    pub(crate) fn present<'k>(
-        &self,
-        keys: &'k [&'k str],
-    ) -> impl Iterator<Item = (&'k str, Place<'t>)> {
+    pub fn present<'k>(&self, keys: &'k [&'k str]) -> impl Iterator<Item = (&'k str, Place<'t>)> {
         keys.iter().filter_map(|key| Some((*key, self.key_at(key)?)))
     }
 
     /// Reads each string of `key`, and reports the errors.
-    pub(crate) fn each_parsed<T, E: Display>(
+    pub fn each_parsed<T, E: Display>(
         &self,
         key: &str,
         read: impl Fn(&'t str) -> Result<T, E>,
@@ -273,7 +267,7 @@ impl<'t> Section<'t> {
     }
 
     /// A string, or a list of strings that is not empty.
-    pub(crate) fn texts(&self, key: &str) -> Option<Vec<Text<'t>>> {
+    pub fn texts(&self, key: &str) -> Option<Vec<Text<'t>>> {
         let value = self.value(key)?;
         match value.get_ref() {
             DeValue::String(text) => Some(vec![Text { text, at: self.place(value) }]),
@@ -292,11 +286,7 @@ impl<'t> Section<'t> {
     }
 
     /// A string or a table, or a list of these that is not empty: the strings, and the tables.
-    pub(crate) fn texts_and_tables(
-        &self,
-        key: &str,
-        title: &'static str,
-    ) -> (Vec<Text<'t>>, Vec<Self>) {
+    pub fn texts_and_tables(&self, key: &str, title: &'static str) -> (Vec<Text<'t>>, Vec<Self>) {
         let items = match self.value(key).map(|value| (value, value.get_ref())) {
             Some((value, DeValue::Table(_))) => std::slice::from_ref(value),
             Some((_, DeValue::Array(array))) => array,
@@ -314,7 +304,7 @@ impl<'t> Section<'t> {
         (self.strings_of(key, others), tables)
     }
 
-    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
+    pub fn flag(&self, key: &str) -> Option<bool> {
         let value = self.value(key)?;
         match value.get_ref() {
             DeValue::Boolean(flag) => Some(*flag),
@@ -323,7 +313,7 @@ impl<'t> Section<'t> {
     }
 
     /// A whole number within `range`; a message names the range.
-    pub(crate) fn number(&self, key: &str, range: RangeInclusive<usize>) -> Option<usize> {
+    pub fn number(&self, key: &str, range: RangeInclusive<usize>) -> Option<usize> {
         let value = self.value(key)?;
         let DeValue::Integer(number) = value.get_ref() else {
             return self.wrong_type(key, value, "a whole number");
@@ -338,7 +328,7 @@ impl<'t> Section<'t> {
     }
 
     /// A whole number of 32 bits, or a list of them that is not empty.
-    pub(crate) fn numbers(&self, key: &str) -> Vec<u32> {
+    pub fn numbers(&self, key: &str) -> Vec<u32> {
         let Some(value) = self.value(key) else { return Vec::new() };
         let items = match value.get_ref() {
             DeValue::Array(array) if !array.is_empty() => array,
@@ -361,7 +351,7 @@ impl<'t> Section<'t> {
     }
 
     /// The tables of `key`, written `[[key]]`.
-    pub(crate) fn sections(&self, key: &str, title: &'static str) -> Vec<Self> {
+    pub fn sections(&self, key: &str, title: &'static str) -> Vec<Self> {
         let Some(value) = self.value(key) else { return Vec::new() };
         let DeValue::Array(array) = value.get_ref() else {
             let kind = value.get_ref().type_str();
@@ -377,7 +367,7 @@ impl<'t> Section<'t> {
     }
 
     /// The table of `key`, written `[key]`.
-    pub(crate) fn section(&self, key: &str, title: &'static str) -> Option<Self> {
+    pub fn section(&self, key: &str, title: &'static str) -> Option<Self> {
         let value = self.value(key)?;
         match value.get_ref() {
             DeValue::Table(table) => Some(Section { title, table, at: self.place(value) }),
@@ -391,7 +381,7 @@ impl<'t> Section<'t> {
     }
 
     /// The table of `key`, whose keys are `known`.
-    pub(crate) fn known(&self, key: &str, title: &'static str, known: &[&str]) -> Option<Self> {
+    pub fn known(&self, key: &str, title: &'static str, known: &[&str]) -> Option<Self> {
         let section = self.section(key, title)?;
         section.check_keys(known);
         Some(section)
@@ -418,10 +408,7 @@ impl<'t> Section<'t> {
 }
 
 /// The candidate with the fewest edits, if it is close enough to be a typing mistake.
-pub(crate) fn nearest<'c>(
-    word: &str,
-    candidates: impl Iterator<Item = &'c str>,
-) -> Option<&'c str> {
+pub fn nearest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let word = word.get(..word.len().min(WORD_BYTES_MAX))?;
     let slips_max = (word.chars().count() / 3).clamp(1, 3);
     let by_distance = candidates.map(|candidate| (strsim::levenshtein(word, candidate), candidate));
@@ -430,13 +417,13 @@ pub(crate) fn nearest<'c>(
 }
 
 /// The first text that occurs twice.
-pub(crate) fn repeated<'t>(texts: &[Text<'t>]) -> Option<Text<'t>> {
+pub fn repeated<'t>(texts: &[Text<'t>]) -> Option<Text<'t>> {
     let mut seen = HashSet::new();
     texts.iter().copied().find(|text| !seen.insert(text.text))
 }
 
 /// `a`, `a and b`, or `a, b and c`, with another word for `and`.
-pub(crate) fn listed<T: AsRef<str>>(items: &[T], and: &str) -> String {
+pub fn listed<T: AsRef<str>>(items: &[T], and: &str) -> String {
     let items: Vec<&str> = items.iter().map(AsRef::as_ref).collect();
     match items[..] {
         [] => String::new(),

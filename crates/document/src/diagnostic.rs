@@ -56,14 +56,14 @@ impl std::error::Error for Diagnostic {}
 
 impl Diagnostic {
     /// An error that concerns a whole file.
-    pub(crate) fn of_file(file: &Path, message: String) -> Self {
+    pub fn of_file(file: &Path, message: String) -> Self {
         let (file, severity) = (file.to_owned(), Severity::Error);
         Self { file, line: 0, column: 0, source: String::new(), message, severity }
     }
 }
 
 /// A fault of a file that a configuration names.
-pub(crate) enum FileFault {
+pub enum FileFault {
     /// The file as a whole cannot be used.
     File(String),
     /// Its text has mistakes.
@@ -72,7 +72,7 @@ pub(crate) enum FileFault {
 
 /// A text with the offsets of its lines, so that each of 10,000 mistakes costs one binary search.
 #[derive(Debug)]
-pub(crate) struct Source<'a> {
+pub struct Source<'a> {
     file: &'a Path,
     text: &'a str,
     /// Ascending byte offsets; the first is 0.
@@ -80,26 +80,26 @@ pub(crate) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    pub(crate) fn new(file: &'a Path, text: &'a str) -> Self {
+    pub fn new(file: &'a Path, text: &'a str) -> Self {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let line_starts = std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect();
         Self { file, text, line_starts }
     }
 
-    pub(crate) fn file(&self) -> &'a Path {
+    pub fn file(&self) -> &'a Path {
         self.file
     }
 
-    pub(crate) fn text(&self) -> &'a str {
+    pub fn text(&self) -> &'a str {
         self.text
     }
 
     /// The number of the line that contains an offset, from 1.
-    pub(crate) fn line(&self, at: usize) -> usize {
+    pub fn line(&self, at: usize) -> usize {
         self.line_starts.partition_point(|start| *start <= at)
     }
 
-    pub(crate) fn diagnostic(&self, severity: Severity, at: usize, message: String) -> Diagnostic {
+    pub fn diagnostic(&self, severity: Severity, at: usize, message: String) -> Diagnostic {
         let at = floor_char_boundary(self.text, at);
         let line = self.line(at);
         let start = self.line_starts.get(line - 1).copied().unwrap_or(0);
@@ -112,22 +112,22 @@ impl<'a> Source<'a> {
 /// The mistakes in one text. Beyond the first ones, mistakes are only counted: nobody reads more,
 /// and a generated file may have millions. Warnings never displace an error.
 #[derive(Debug)]
-pub(crate) struct Mistakes {
+pub struct Mistakes {
     kept: Vec<(Severity, usize, String)>,
     /// Most errors that are kept.
     errors_max: usize,
     /// Most warnings that are kept.
     warnings_max: usize,
-    pub(crate) errors: usize,
-    pub(crate) warnings: usize,
+    pub errors: usize,
+    pub warnings: usize,
 }
 
 impl Mistakes {
-    pub(crate) fn new(errors_max: usize, warnings_max: usize) -> Self {
+    pub fn new(errors_max: usize, warnings_max: usize) -> Self {
         Self { kept: Vec::new(), errors_max, warnings_max, errors: 0, warnings: 0 }
     }
 
-    pub(crate) fn push(&mut self, severity: Severity, at: usize, message: String) {
+    pub fn push(&mut self, severity: Severity, at: usize, message: String) {
         let (number, max) = match severity {
             Severity::Error => (&mut self.errors, self.errors_max),
             Severity::Warning => (&mut self.warnings, self.warnings_max),
@@ -139,21 +139,21 @@ impl Mistakes {
     }
 
     /// Takes those that were kept, in the order of the text, and the number of the others.
-    pub(crate) fn all(mut self, source: &Source<'_>) -> Vec<Diagnostic> {
+    pub fn all(mut self, source: &Source<'_>) -> Vec<Diagnostic> {
         let mut found = self.kept(source);
         found.extend(self.more(source.file, found.len()));
         found
     }
 
     /// Takes those that were kept, in the order of the text.
-    pub(crate) fn kept(&mut self, source: &Source<'_>) -> Vec<Diagnostic> {
+    pub fn kept(&mut self, source: &Source<'_>) -> Vec<Diagnostic> {
         self.kept.sort_by_key(|(_, at, _)| *at);
         let kept = self.kept.drain(..);
         kept.map(|(severity, at, message)| source.diagnostic(severity, at, message)).collect()
     }
 
     /// Counts those beyond the ones that are `shown`.
-    pub(crate) fn more(&self, file: &Path, shown: usize) -> Option<Diagnostic> {
+    pub fn more(&self, file: &Path, shown: usize) -> Option<Diagnostic> {
         let left_out = self.errors + self.warnings - shown;
         let severity = if self.errors > 0 { Severity::Error } else { Severity::Warning };
         let message = format!("and {left_out} more");

@@ -1,7 +1,7 @@
 //! Keys of other programs whose task is not Eyelet's, and who does it.
 
 /// What to say of a key that is known elsewhere, if it is one.
-pub(crate) fn sentence(key: &str) -> Option<&'static str> {
+pub fn sentence(key: &str) -> Option<&'static str> {
     TASKS.iter().find(|(keys, _)| keys.contains(&key)).map(|(_, sentence)| *sentence)
 }
 

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use eyelet_config::CertificateFiles;
-use eyelet_config::certificate::{EXPIRY_WARNING, check_key, describe, load, names};
+use eyelet_pki::certificate::CertificateFiles;
+use eyelet_pki::certificate::{EXPIRY_WARNING, check_key, describe, load, names};
 
 /// A file gives the same result each time. Either certificate and key can be used, or the error
 /// names the file.

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use eyelet_sys::file::{Stamp, read_stamped_text};
 
-use crate::files::pem::Pem;
+use crate::pem::Pem;
 
 /// A certificate chain and its key, both PEM. Paths are absolute or relative to the working
 /// directory.

@@ -12,8 +12,8 @@ use webpki::{BorrowedCertRevocationList, CertRevocationList, anchor_from_trusted
 use x509_parser::asn1_rs::FromDer;
 use x509_parser::time::ASN1Time;
 
-use crate::files::certificate;
-use crate::files::pem::Pem;
+use crate::certificate;
+use crate::pem::Pem;
 
 /// Most bytes of a file: about 3 million entries. It is in memory while it is read.
 const FILE_BYTES_MAX: u64 = 128 << 20;
@@ -195,14 +195,12 @@ impl Revocations {
 }
 
 /// The authorities of a file of certificates.
-pub(crate) fn anchors<'a>(
-    chain: &'a [CertificateDer<'_>],
-) -> impl Iterator<Item = TrustAnchor<'a>> {
+pub fn anchors<'a>(chain: &'a [CertificateDer<'_>]) -> impl Iterator<Item = TrustAnchor<'a>> {
     chain.iter().filter_map(|certificate| anchor_from_trusted_cert(certificate).ok())
 }
 
 /// Reads `files` as a rule with `client_ca` or `upstream_ca` would: what is wrong, or a warning.
-pub(crate) fn check_files(
+pub fn check_files(
     files: &[PathBuf],
     ca: Option<&Path>,
     accepts_expired: bool,

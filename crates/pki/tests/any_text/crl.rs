@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eyelet_config::crl::Revocations;
+use eyelet_pki::crl::Revocations;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 /// A list that no authority has signed is refused, and a certificate that no list covers does not
