@@ -72,14 +72,14 @@ pub enum FileFault {
 
 /// A text with the offsets of its lines, so that each of 10,000 mistakes costs one binary search.
 #[derive(Debug)]
-pub struct Source<'a> {
+pub struct SourceText<'a> {
     file: &'a Path,
     text: &'a str,
     /// Ascending byte offsets; the first is 0.
     line_starts: Vec<usize>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> SourceText<'a> {
     pub fn new(file: &'a Path, text: &'a str) -> Self {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let line_starts = std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect();
@@ -139,14 +139,14 @@ impl Mistakes {
     }
 
     /// Takes those that were kept, in the order of the text, and the number of the others.
-    pub fn all(mut self, source: &Source<'_>) -> Vec<Diagnostic> {
+    pub fn all(mut self, source: &SourceText<'_>) -> Vec<Diagnostic> {
         let mut found = self.kept(source);
         found.extend(self.more(source.file, found.len()));
         found
     }
 
     /// Takes those that were kept, in the order of the text.
-    pub fn kept(&mut self, source: &Source<'_>) -> Vec<Diagnostic> {
+    pub fn kept(&mut self, source: &SourceText<'_>) -> Vec<Diagnostic> {
         self.kept.sort_by_key(|(_, at, _)| *at);
         let kept = self.kept.drain(..);
         kept.map(|(severity, at, message)| source.diagnostic(severity, at, message)).collect()

@@ -9,12 +9,12 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::diagnostic::{Diagnostic, Mistakes, Severity, Source};
+use crate::diagnostic::{Diagnostic, Mistakes, Severity, SourceText};
 use crate::elsewhere;
 
 /// The text of a document, and the mistakes found in it so far.
 pub struct Report<'a> {
-    source: Source<'a>,
+    source: SourceText<'a>,
     found: RefCell<Found>,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Report<'a> {
         let mistakes = Mistakes::new(ERRORS_MAX, WARNINGS_MAX);
         let (of_other_files, meant) = (Vec::new(), Vec::new());
         let found = Found { mistakes, of_other_files, meant, damaged: false };
-        Self { source: Source::new(file, text), found: RefCell::new(found) }
+        Self { source: SourceText::new(file, text), found: RefCell::new(found) }
     }
 
     /// Parses the text, and reports what is not TOML.

@@ -1,4 +1,4 @@
-//! Any text is a checked configuration or a list of mistakes with valid places, and any list is read
+//! Any text is a checked configuration or a list of mistakes with valid places, any list is read
 //! or refused. The fuzz targets `config` and `list_file` assert the same.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
