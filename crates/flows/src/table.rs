@@ -85,10 +85,10 @@ pub struct QuicFlow<P> {
     pub(crate) first_id: FlowId,
     /// The server's id, once it is known.
     pub(crate) server_id: Option<FlowId>,
-    /// When the present wait began, or when it was last used, in milliseconds.
+    /// The time at which the present wait began, or when it was last used, in milliseconds.
     pub(crate) since_ms: u64,
     pub(crate) links: Links,
-    /// The same flow at the address before this one, and at the one behind.
+    /// The next flow at the address before this one, and at the one behind.
     pub(crate) older: u32,
     pub(crate) newer: u32,
 }

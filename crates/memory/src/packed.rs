@@ -42,7 +42,7 @@ impl SharedPieces {
         Self(RefCell::new(Interner::new(budget)))
     }
 
-    /// Says if no value shares a piece.
+    /// True if no value shares a piece.
     pub fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }

@@ -71,7 +71,7 @@ impl Rules {
         verdict
     }
 
-    /// Says if all matchers that come before the user hold, in a rule that asks for one. The name
+    /// True if all matchers that come before the user hold, in a rule that asks for one. The name
     /// is that of the hello, else of the target. Any name may follow a target that is an address.
     fn waits_for_user(&self, facts: &Facts<'_>) -> bool {
         let Some(target) = facts.connect.filter(|_| self.asks_users) else { return false };
@@ -89,7 +89,7 @@ impl Rules {
         }
     }
 
-    /// As with a hello that has the name.
+    /// Returns the reason that a hello with the name would have.
     fn reason_by_target(&self, id: u32) -> Refusal {
         match self.rule(id) {
             Some((_, asked)) if OF_REQUESTER.into_iter().any(|of| asked.asks(of)) => {

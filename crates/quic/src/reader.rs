@@ -24,7 +24,7 @@ pub struct InitialReader {
     pub(crate) server_id: Option<QuicId>,
     pub(crate) keys: Keys,
     pub(crate) stream: CryptoStream,
-    /// What comes behind the hello once the server has answered: a second one, for which it may
+    /// The stream behind the hello once the server has answered: a second one, for which it may
     /// have asked (RFC 8446 4.1.4).
     pub(crate) second: CryptoStream,
     pub(crate) hello_bytes: usize,

@@ -36,7 +36,7 @@ pub struct Watched {
     hasher: RandomState,
 }
 
-/// Why not everything is watched.
+/// The reason why not everything is watched.
 #[derive(Debug)]
 pub struct WatchFault {
     /// The first folder that cannot be watched. `None`: none can.
@@ -80,7 +80,7 @@ impl Watched {
         &self.partial
     }
 
-    /// When the next file that is still being written is read nevertheless.
+    /// Returns the time at which the next file that is still being written is read nevertheless.
     pub fn next_overdue(&self, now: Instant) -> Option<Instant> {
         let overdue = self.written.values().map(|since| *since + PARTIAL_MAX);
         overdue.filter(|at| *at > now).min()

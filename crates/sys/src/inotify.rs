@@ -25,7 +25,7 @@ const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::MASK_ADD);
-/// What ends the writing of a file, or leads the name elsewhere.
+/// The events that end the writing of a file, or lead the name elsewhere.
 const WHOLE: ReadFlags = ReadFlags::CLOSE_WRITE
     .union(ReadFlags::MOVED_FROM)
     .union(ReadFlags::MOVED_TO)
@@ -56,7 +56,7 @@ pub enum Change<'a> {
     Unknown,
 }
 
-/// What an event says of a file's contents.
+/// The news of an event about a file's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Somebody writes it, and has not closed it. Only [`Inotify::watch_writes`] has this.

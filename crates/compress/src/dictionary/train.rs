@@ -1,6 +1,6 @@
 //! Trains a dictionary from samples of response bodies.
 
-/// Why there is no dictionary.
+/// The reason why there is no dictionary.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrainFault {
     /// The trainer needs several samples with common content.

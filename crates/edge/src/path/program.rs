@@ -39,7 +39,7 @@ pub struct Service {
     published: Arc<Published>,
     /// A newer snapshot that no connection is served by yet.
     pending: RefCell<Option<SnapshotUpdate>>,
-    /// Where the search for connections whose rule is gone goes on in the table.
+    /// The position in the table at which the search for connections whose rule is gone goes on.
     removal: Cell<Option<u32>>,
 }
 

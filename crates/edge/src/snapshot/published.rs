@@ -19,23 +19,23 @@ use crate::snapshot::listen::Bound;
 pub struct Published {
     latest: Mutex<Publication>,
     served: Box<[AtomicU64]>,
-    /// How each worker leaves for the process that replaces this one. Each takes its own.
+    /// The departure of each worker for the process that replaces this one. Each takes its own.
     departures: Mutex<Vec<Option<Departure>>>,
     first_id: AtomicU64,
 }
 
-/// What a reload passes to all workers.
+/// The message of a reload to all workers.
 struct Publication {
     snapshot: Arc<Snapshot>,
     listeners: Arc<[Bound]>,
     lines: Lines,
 }
 
-/// What a reload passes to one worker.
+/// The message of a reload to one worker.
 pub struct SnapshotUpdate {
     /// The configuration.
     pub snapshot: Arc<Snapshot>,
-    /// Where its access lines go.
+    /// The output of its access lines.
     pub lines: Lines,
     listeners: Arc<[Bound]>,
     workers: usize,
@@ -106,7 +106,7 @@ impl Published {
         }
     }
 
-    /// Whether all workers serve by this configuration, or by a newer one.
+    /// True if all workers serve by this configuration, or by a newer one.
     pub fn is_served(&self, generation: u64) -> bool {
         self.served.iter().all(|served| served.load(Relaxed) >= generation)
     }
@@ -126,7 +126,7 @@ impl Published {
         *self.departures.lock() = departures.into_iter().map(Some).collect();
     }
 
-    /// How this worker leaves.
+    /// Takes the departure of this worker.
     pub fn departure(&self, worker: usize) -> Option<Departure> {
         self.departures.lock().get_mut(worker)?.take()
     }

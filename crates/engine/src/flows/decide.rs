@@ -1,5 +1,5 @@
-//! What the program does with a flow that it decides: it reads the datagrams that wait, lets them
-//! pass to an upstream, or refuses them.
+//! The program's part in a flow that it decides: it reads the datagrams that wait, lets them pass
+//! to an upstream, or refuses them.
 
 use std::io;
 use std::rc::Rc;

@@ -21,8 +21,8 @@ pub const BACKLOG: i32 = 65_535;
 /// the others.
 pub const ACCEPTS: usize = 64;
 
-/// How long a draining worker accepts what its listeners' queues hold. New connections may come as
-/// fast as they are accepted, so a count alone does not bound the time.
+/// The time for which a draining worker accepts the connections in its listeners' queues. New
+/// connections may come as fast as they are accepted, so a count alone does not bound the time.
 pub const LAST_ACCEPT_TIME: Duration = Duration::from_millis(500);
 /// Batches of [`ACCEPTS`] in that last round: a queue of [`BACKLOG`].
 const LAST_ACCEPTS: usize = BACKLOG as usize / ACCEPTS + 1;
@@ -50,11 +50,11 @@ pub struct Accepted {
     pub listener: u16,
     /// Its socket.
     pub client: OwnedFd,
-    /// Who connected.
+    /// The peer that connected.
     pub peer: SocketAddr,
 }
 
-/// What leaves no room for another connection.
+/// The limit that leaves no room for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
     /// This many connections are open. The line at the start says which setting that is.

@@ -339,7 +339,7 @@ fn names_are_resolved_here_and_guarded() {
     }
 }
 
-/// Who may not reach the inside does not learn by our handshakes what is open there.
+/// A client that may not reach the inside does not learn by our handshakes what is open there.
 #[test]
 fn no_certificate_is_asked_for_inside() {
     let (pki, inside) = (Pki::new(), Upstream::by_hand());

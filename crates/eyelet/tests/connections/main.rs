@@ -74,6 +74,7 @@ mod tickets;
 mod top;
 mod unread;
 mod upgrade;
+mod upgrade_browser;
 mod upgrade_fails;
 mod upgrade_formats;
 mod upgrade_http2;

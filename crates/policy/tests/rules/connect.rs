@@ -89,7 +89,7 @@ fn an_earlier_wider_rule_covers() {
     }
 }
 
-/// What is said before the hello: `None` if the hello decides.
+/// Returns the decision before the hello: `None` if the hello decides.
 fn early(rules: &[Rule], text: &str) -> Option<(Option<u32>, Refusal)> {
     let (index, target) = (Rules::new(rules), target(text));
     let client = "192.0.2.1".parse().unwrap();
