@@ -28,7 +28,7 @@ pub struct FlowAddress<P> {
     pub peer: Peer,
     /// The server has sent something.
     pub is_answered: bool,
-    /// When it was last used, in milliseconds.
+    /// The time at which it was last used, in milliseconds.
     pub since_ms: u64,
     pub payload: P,
 }
@@ -52,7 +52,7 @@ impl<P> Flows<P> {
     }
 
     /// The keys of a flow's addresses, the oldest first.
-    fn addresses(&self, key: Key) -> Vec<Key> {
+    pub fn addresses(&self, key: Key) -> Vec<Key> {
         let mut oldest = key.index;
         while let Some(flow) = self.flows.get(oldest)
             && flow.older != NONE

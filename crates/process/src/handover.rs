@@ -7,6 +7,8 @@
 //! SERVE                          ->     accepts
 //!                                <-     SERVING
 //! VERDICTS on what is held       ->     remembers them
+//! FLOWS of QUIC                  ->     serves them, and reads none of their listening sockets
+//! FLOWS_END                      ->     reads datagrams
 //! BATCH                          ->     reads the connections and does not touch them
 //!                                <-     RECEIVED with those that it has dropped, or REFUSED
 //! COMMIT                         ->     owns the others from now on

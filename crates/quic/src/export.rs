@@ -1,5 +1,5 @@
-//! A reader that has its hello as bytes, for another process. docs/handover-format.md describes
-//! them.
+//! A reader that has its hello as bytes, for another process. crates/engine/HANDOVER.md
+//! describes them.
 
 use eyelet_wire::hello::Peek;
 use eyelet_wire::quic::{CryptoStream, QuicId, QuicVersion};

@@ -46,7 +46,8 @@ pub async fn receive(worker: Rc<Worker>, inbox: Inbox) {
 }
 
 impl Worker {
-    fn take_flow_news(self: &Rc<Self>, news: FlowNews) {
+    /// Takes news of an earlier process's flows.
+    pub fn take_flow_news(self: &Rc<Self>, news: FlowNews) {
         match news {
             FlowNews::Message { body, sockets, placed } => {
                 let import = |bytes: &[u8]| self.program()?.import_guard(bytes);

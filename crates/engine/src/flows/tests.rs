@@ -175,8 +175,8 @@ fn arrive(worker: &Rc<Worker>, batches: Vec<(Vec<u8>, Vec<OwnedFd>)>) -> Vec<Pla
 }
 
 /// Ends all flows, and checks that nothing is left.
-fn end(stepper: Stepper) {
-    let worker = stepper.into_worker();
+fn end(stepper: Stepper, worker: Rc<Worker>) {
+    drop(stepper);
     worker.forget_given_flows();
     worker.end_all_flows();
     worker.leave_datagrams(&[], false);
@@ -241,8 +241,8 @@ fn flows_pass_in_the_next_process() {
     lines.sort();
     let sums: Vec<_> = lines.iter().map(|(bytes, datagrams, _)| (*bytes, *datagrams)).collect();
     assert_eq!(sums, [(1260, [2, 1]), (2400, [2, 1])], "counted over both processes");
-    end(after);
-    end(stepper);
+    end(after, new);
+    end(stepper, old);
 }
 
 /// The next process has died: the flows are served here again, from where they were.
@@ -269,7 +269,7 @@ fn flows_come_back() {
     assert_eq!(network.heard().unwrap().1, edge);
     assert!(program.logged.borrow().is_empty());
     drop(again);
-    end(stepper);
+    end(stepper, old);
 }
 
 /// A listener that the next process lacks: its flows go on here, and nothing new begins.
@@ -291,7 +291,7 @@ fn flows_of_a_removed_listener_stay() {
     assert_eq!(client.recv(&mut [0; 2048]).unwrap(), 1200);
     assert!(network.heard().is_none(), "a stranger begins nothing");
     assert!(!old.is_empty() && program.logged.borrow().is_empty());
-    end(stepper);
+    end(stepper, old);
 }
 
 #[test]
@@ -319,8 +319,8 @@ fn flows_without_room_end_with_their_lines() {
     let placed = arrive(&new, copies(&batches));
     assert_eq!(placed.iter().map(|it| it.served).sum::<usize>(), 0);
     drop(again);
-    end(after);
-    end(stepper);
+    end(after, new);
+    end(stepper, old);
 }
 
 #[test]
@@ -369,5 +369,5 @@ fn a_message_that_is_none_is_refused_whole() {
     let unknown = decode(body, vec![socket()], old.now_unix_ms(), |_| None).map(|_| ());
     assert_eq!(unknown, Err(FlowImportError::Guard));
     drop(again);
-    end(stepper);
+    end(stepper, old);
 }
