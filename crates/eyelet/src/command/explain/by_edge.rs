@@ -8,8 +8,8 @@ use eyelet_config::{Config, Diagnostic, Severity};
 use eyelet_edge::snapshot::check;
 
 use super::args::ExplainArgs;
-use crate::process::control;
-use crate::process::reload::ReloadOutcome;
+use eyelet_process::control;
+use eyelet_process::reload::ReloadOutcome;
 
 /// The flags of a question, as the edge reads them.
 #[derive(Parser)]
