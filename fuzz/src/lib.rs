@@ -6,11 +6,11 @@
 pub mod config;
 
 /// Files of certificates and keys.
-#[path = "../../crates/config/tests/any_text/certificate.rs"]
+#[path = "../../crates/pki/tests/any_text/certificate.rs"]
 pub mod certificate;
 
 /// Revocation lists.
-#[path = "../../crates/config/tests/any_text/crl.rs"]
+#[path = "../../crates/pki/tests/any_text/crl.rs"]
 pub mod crl;
 
 /// Files that list names or networks.

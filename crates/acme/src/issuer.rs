@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eyelet_config::certificate::{Pair, load_text, signing_key};
 use eyelet_config::{AcmeSettings, FleetSettings};
+use eyelet_pki::certificate::{Pair, load_text, signing_key};
 use eyelet_sys::file::Stamp;
 use eyelet_telemetry::counters::Counters;
 use eyelet_tls::certificates::{CertificateMaker, Certificates};

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use eyelet_config::certificate::describe;
-use eyelet_config::pem::Pem;
+use eyelet_pki::certificate::describe;
+use eyelet_pki::pem::Pem;
 use eyelet_telemetry::reason::CertificateLack;
 use eyelet_tls::certificates::Certificates;
 use instant_acme::{CertificateIdentifier, ChallengeType, Error};

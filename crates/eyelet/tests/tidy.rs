@@ -50,21 +50,9 @@ const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
 
 /// Lines that may hold a word of [`WORDS`]: path, a part of the line, reason.
 const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
-    (
-        "crates/config/src/document/elsewhere.rs",
-        "\"forward_auth\"",
-        "typed by people, who are told ours",
-    ),
-    (
-        "crates/config/src/document/elsewhere.rs",
-        "&[\"backend\"",
-        "typed by people, who are told ours",
-    ),
-    (
-        "crates/config/src/document/elsewhere.rs",
-        "&[\"allow\"",
-        "typed by people, who are told ours",
-    ),
+    ("crates/document/src/elsewhere.rs", "\"forward_auth\"", "typed by people, who are told ours"),
+    ("crates/document/src/elsewhere.rs", "&[\"backend\"", "typed by people, who are told ours"),
+    ("crates/document/src/elsewhere.rs", "&[\"allow\"", "typed by people, who are told ours"),
     ("crates/config/src/rule.rs", "(&[\"passthrough\"", "typed by people, who are told ours"),
     ("crates/config/src/rule.rs", "(&[\"reject\"", "typed by people, who are told ours"),
     ("crates/h2/src/hpack/static_table.rs", "max-forwards", "RFC 9110's name of a field"),
@@ -610,6 +598,7 @@ fn workers_never_block() {
         "crates/relay/src",
         "crates/engine/src",
         "crates/edge/src",
+        "crates/process/src",
         "crates/eyelet/src",
         "crates/telemetry/src",
     ];

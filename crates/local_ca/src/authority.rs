@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use eyelet_config::certificate::date;
-use eyelet_config::pem::Pem;
 use eyelet_config::{LocalSettings, Permitted};
+use eyelet_pki::certificate::date;
+use eyelet_pki::pem::Pem;
 use eyelet_sys::file::OwnFolder;
 use eyelet_sys::process;
 use ipnet::IpNet;

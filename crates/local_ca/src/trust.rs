@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use change::Outcome;
 pub use change::TrustChange;
-use eyelet_config::certificate::date;
+use eyelet_pki::certificate::date;
 
 use crate::{Authority, folder_option, shell_word};
 
@@ -43,7 +43,7 @@ enum Store {
 
 /// The text for the user, and whether nothing is left to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct TrustReport {
     /// Lines.
     pub text: String,
     /// True if everything that was asked for is done.
@@ -51,7 +51,7 @@ pub struct Report {
 }
 
 /// Says what the authority is, and who trusts it.
-pub fn show(authority: &Authority, places: &Places) -> Report {
+pub fn show(authority: &Authority, places: &Places) -> TrustReport {
     let mut text = about(authority);
     let stores = stores(places);
     let trusts = stores.iter().map(|store| match store.is_installed(authority) {
@@ -80,7 +80,7 @@ pub fn show(authority: &Authority, places: &Places) -> Report {
     }
     text += missing_tool();
     text += &others(authority, places);
-    Report { text, is_complete: true }
+    TrustReport { text, is_complete: true }
 }
 
 /// A store of certificates, in words, and whether it trusts the authority.
@@ -107,7 +107,7 @@ pub fn has_nss_tool() -> bool {
 }
 
 /// Installs the authority in each store, or removes it, and says what was done.
-pub fn change(authority: &Authority, places: &Places, change: TrustChange) -> Report {
+pub fn change(authority: &Authority, places: &Places, change: TrustChange) -> TrustReport {
     let mut text = about(authority);
     let mut commands = Vec::new();
     let mut is_complete = true;
@@ -149,7 +149,7 @@ pub fn change(authority: &Authority, places: &Places, change: TrustChange) -> Re
             let _ = writeln!(text, "\nIts key is still in {folder}. To destroy it: rm -r {folder}");
         }
     }
-    Report { text, is_complete }
+    TrustReport { text, is_complete }
 }
 
 /// Returns the options of `eyelet trust` for this authority and these stores, with a blank before

@@ -3,8 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use eyelet_config::spiffe::id::SpiffeIdFault;
 use eyelet_h2::ErrorCode;
+use eyelet_pki::spiffe::id::SpiffeIdFault;
 use eyelet_tls::workload::WorkloadFault;
 use thiserror::Error;
 

@@ -8,8 +8,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use eyelet_config::certificate::date;
 use eyelet_config::{Config, SpiffeSettings};
+use eyelet_pki::certificate::date;
 use eyelet_tls::certificates::CertificateMaker;
 use eyelet_tls::workload::{SvidLack, Workload, WorkloadIdentity};
 use parking_lot::Mutex;

@@ -12,9 +12,9 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use eyelet_config::certificate::{self, CertificateError, Description, Pair};
 use eyelet_config::{CertificateFiles, Config, RuleList};
 use eyelet_local_ca::{LocalCaError, MintAuthority};
+use eyelet_pki::certificate::{self, CertificateError, Description, Pair};
 use eyelet_sys::file::Stamp;
 use rustls::SignatureAlgorithm;
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -213,7 +213,11 @@ impl CertificateStore {
     }
 
     /// Describes a certificate if its files have not changed since they were read.
-    pub fn describe(&self, place: Place, files: &CertificateFiles) -> Option<Description> {
+    pub fn describe(
+        &self,
+        place: CertificatePlace,
+        files: &CertificateFiles,
+    ) -> Option<Description> {
         let set = self.slots.get(place.set as usize)?.lock().set.clone().ok()?;
         let certificate = set.get(place.index)?;
         let is_current = certificate.is_current(files);
@@ -429,7 +433,7 @@ impl Drop for Certificate {
 
 /// A certificate of a configuration: its set, and its index there.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct CertificatePlace {
     set: u32,
     index: usize,
 }
@@ -437,7 +441,7 @@ pub struct Place {
 /// The certificates of a configuration by a digest of their files' names.
 pub struct PairPlaces {
     hasher: RandomState,
-    places: HashMap<u64, Place>,
+    places: HashMap<u64, CertificatePlace>,
 }
 
 impl PairPlaces {
@@ -446,14 +450,14 @@ impl PairPlaces {
         let (hasher, mut places) = (RandomState::new(), HashMap::new());
         for set in 0..rules.certificates_len() as u32 {
             for (index, files) in rules.certificates(set).enumerate() {
-                places.insert(hasher.hash_one(&files), Place { set, index });
+                places.insert(hasher.hash_one(&files), CertificatePlace { set, index });
             }
         }
         Self { hasher, places }
     }
 
     /// The place of these files, if the same rules have them.
-    pub fn of(&self, rules: &RuleList, files: &CertificateFiles) -> Option<Place> {
+    pub fn of(&self, rules: &RuleList, files: &CertificateFiles) -> Option<CertificatePlace> {
         let place = *self.places.get(&self.hasher.hash_one(files))?;
         (rules.certificates(place.set).nth(place.index)? == *files).then_some(place)
     }

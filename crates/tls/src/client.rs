@@ -20,9 +20,9 @@ use crate::server::{Capture, TlsError};
 use crate::verify::revoked::{self, ServerVerifier};
 use crate::verify::spiffe_verifier::{ShowsSvid, SpiffeVerifier};
 use crate::workload::Workload;
-use eyelet_config::certificate;
-use eyelet_config::crl::Revocations;
 use eyelet_config::{Config, UpstreamFiles, UpstreamTls};
+use eyelet_pki::certificate;
+use eyelet_pki::crl::Revocations;
 use eyelet_sys::file::Stamp;
 use eyelet_wire::alert::AlertDescription;
 

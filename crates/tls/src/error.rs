@@ -4,9 +4,9 @@
 use std::io;
 use std::sync::Arc;
 
-use eyelet_config::certificate::{AuthorityFault, CertificateError};
-use eyelet_config::crl::CrlError;
 use eyelet_local_ca::LocalCaError;
+use eyelet_pki::certificate::{AuthorityFault, CertificateError};
+use eyelet_pki::crl::CrlError;
 
 use crate::local::LocalError;
 

@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use eyelet_config::certificate::{self, Description, Pair, signing_key};
 use eyelet_config::{
     Action, CertificateSource, Config, LocalNames, LocalSettings, is_loopback_name,
 };
 use eyelet_local_ca::{
     Authority, LEAF_LIFETIME, LeafKey, LocalCaError, SubjectName, folder_option,
 };
+use eyelet_pki::certificate::{self, Description, Pair, signing_key};
 use eyelet_sys::file::Stamp;
 use quick_cache::sync::Cache;
 use rustls::sign::{CertifiedKey, SigningKey};

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
-use eyelet_config::certificate::{Pair, signing_key};
 use eyelet_local_ca::{KeyKind, LeafKey, LocalCaError, MintAuthority};
 use eyelet_memory::budget::{Budget, Counted};
+use eyelet_pki::certificate::{Pair, signing_key};
 use eyelet_sys::file::Stamp;
 use quick_cache::sync::Cache;
 use rustls::sign::{CertifiedKey, SigningKey};

@@ -8,7 +8,7 @@ use aws_lc_rs::digest;
 use parking_lot::Mutex;
 use rustls::RootCertStore;
 
-use eyelet_config::certificate::{self, CertificateError};
+use eyelet_pki::certificate::{self, CertificateError};
 use eyelet_sys::file::Stamp;
 
 /// The files in which systems keep the CA certificates that they trust, in the order in which we

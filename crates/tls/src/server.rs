@@ -29,14 +29,14 @@ use crate::tickets::{SourceId, TicketKeys, client_certificates};
 use crate::verify::authorities::{Authorities, ClientFiles};
 use crate::verify::client_trust::ClientTrust;
 use crate::workload::Workload;
-use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
-use eyelet_config::crl::Revocations;
 use eyelet_config::{
     Action, CertificateFiles, CertificateSource, Config, RuleList, RunAuthority, Terminate,
     UnchangedPairs, Version,
 };
 use eyelet_local_ca::LocalCaError;
 use eyelet_memory::budget::Budget;
+use eyelet_pki::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
+use eyelet_pki::crl::Revocations;
 use eyelet_sys::file::{Stamp, regular_mode};
 
 /// Tickets sent after a full or resumed TLS 1.3 handshake. One, as in Go: every connection brings

@@ -12,9 +12,9 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 
-use eyelet_config::certificate::{Description, Pair};
-use eyelet_config::spiffe::id::{SpiffeId, SpiffePattern, TrustDomain};
-use eyelet_config::spiffe::svid::{self, SvidFault};
+use eyelet_pki::certificate::{Description, Pair};
+use eyelet_pki::spiffe::id::{SpiffeId, SpiffePattern, TrustDomain};
+use eyelet_pki::spiffe::svid::{self, SvidFault};
 
 use crate::certificates::{CertificateMaker, Certificates};
 use crate::provider::PROVIDER;

@@ -19,12 +19,12 @@ use eyelet_wire::alert::AlertDescription;
 pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
 
-use crate::files::certificate::CertificateFiles;
 use crate::files::users::Users;
 pub use crate::model::certificate_source::{CertificateSource, LocalNames};
 use crate::model::headers::Fields;
 use crate::model::listen_address::ListenAddress;
-use crate::spiffe::id::SpiffePattern;
+use eyelet_pki::certificate::CertificateFiles;
+use eyelet_pki::spiffe::id::SpiffePattern;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]

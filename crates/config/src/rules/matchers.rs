@@ -5,13 +5,13 @@ use eyelet_policy::{
 };
 use ipnet::IpNet;
 
-use crate::document::reader::{Section, Text, repeated};
 use crate::model::ListenerKind;
 use crate::model::values;
 use crate::rules::lists::{ListKind, ListReader};
 use crate::rules::{quic, requester};
 use crate::settings::listeners::Listeners;
 use crate::settings::local::is_loopback_name;
+use eyelet_document::reader::{Section, Text, repeated};
 
 /// The matchers of a rule.
 pub(crate) struct Matchers<'t> {

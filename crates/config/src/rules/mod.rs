@@ -17,8 +17,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::files::certificate::CertificateFiles;
 use crate::model::Action;
+use eyelet_pki::certificate::CertificateFiles;
 
 /// Names and actions of the rules; their matchers are in `Config::policy`. A rule costs its name
 /// and 12 bytes. Its action costs nothing if another rule has the same, and so with its

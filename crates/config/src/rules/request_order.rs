@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet};
 
 use eyelet_policy::{NamePattern, Rule};
 
-use crate::document::reader::Section;
 use crate::model::{Action, Terminate};
 use crate::rules::Reading;
+use eyelet_document::reader::Section;
 
 /// Pairs of rules that are looked at: a check of more would take longer than all else.
 const PAIRS_MAX: usize = 100_000;

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::document::reader::Section;
 use crate::model::{Host, HostPort, values};
+use eyelet_document::reader::Section;
 
 /// Most addresses of a rule: 7 million connections to one upstream, with the ports that Linux has
 /// by default.

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use eyelet_policy::NamePattern;
 use zeroize::Zeroizing;
 
-use crate::document::reader::{Place, Section, Text};
 use crate::files::{self, Files};
 use crate::model::{Listener, ListenerKind};
 use crate::rules::matchers::Matchers;
 use crate::settings::listeners::Listeners;
 use crate::settings::local::Permitted;
+use eyelet_document::reader::{Place, Section, Text};
 
 /// The value of a rule's `certificate` that orders certificates.
 pub(crate) const ACME: &str = "acme";

@@ -7,8 +7,6 @@ use eyelet_policy::NamePattern;
 use ipnet::IpNet;
 use toml::de::{DeTable, DeValue};
 
-use crate::document::diagnostic::Diagnostic;
-use crate::document::reader::{Report, Section};
 use crate::files::{Depth, Files, read};
 use crate::model::dns::Dns;
 use crate::rules::matchers;
@@ -16,6 +14,8 @@ use crate::rules::mint::MINT;
 use crate::rules::requests;
 use crate::sections::secret::{self, SecretSettings, SecretSource};
 use crate::settings;
+use eyelet_document::diagnostic::Diagnostic;
+use eyelet_document::reader::{Report, Section};
 
 /// A profile of a file: the places that a command may reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use http::header::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 use zeroize::Zeroizing;
 
-use crate::document::reader::Section;
 use crate::files::{self, Files};
 use crate::model::listen_address::is_loopback_host;
 use crate::model::values;
 use crate::model::{Host, HostPort};
+use eyelet_document::reader::Section;
 
 /// `[trace]`.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,7 @@ use eyelet_wire::version::Version;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
 use super::*;
-use crate::files::certificate::{self, CertificateError};
+use eyelet_pki::certificate::{self, CertificateError};
 
 /// A folder that is removed when dropped.
 pub(super) struct Folder(pub(super) PathBuf);

@@ -11,9 +11,9 @@ use clap::Parser;
 
 use crate::command::explain::{self, ExplainArgs};
 use crate::command::run::ports;
-use crate::process::{serve, upgrade};
 use eyelet_demo::{Demo, PageEdge};
 use eyelet_edge::path::peek;
+use eyelet_process::{serve, upgrade};
 
 /// The port that the page is at if it is free.
 const PORT: u16 = 8443;

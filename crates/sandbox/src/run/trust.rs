@@ -9,8 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use eyelet_config::RunAuthority;
-use eyelet_config::pem::Pem;
 use eyelet_local_ca::{LocalCaError, run_authority};
+use eyelet_pki::pem::Pem;
 use rustls_pki_types::CertificateDer;
 
 use super::p12;

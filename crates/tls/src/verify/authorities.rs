@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use eyelet_config::crl::Revocations;
+use eyelet_pki::crl::Revocations;
 use eyelet_sys::file::Stamp;
 use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;

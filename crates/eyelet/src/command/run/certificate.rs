@@ -5,8 +5,9 @@ use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use eyelet_config::{LocalSettings, certificate, is_loopback_name};
+use eyelet_config::{LocalSettings, is_loopback_name};
 use eyelet_local_ca::{Authority, SubjectName, folder_option, shell_word};
+use eyelet_pki::certificate;
 
 use super::args::EdgeArgs;
 

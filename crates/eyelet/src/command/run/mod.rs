@@ -31,8 +31,8 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use self::served::{Served, ServedEvent, Wanted};
 use self::shared::ProjectKind;
-use crate::process::diagnostics::{self, Diagnostics};
-use crate::process::signals::Signals;
+use eyelet_process::diagnostics::{self, Diagnostics};
+use eyelet_process::signals::Signals;
 
 pub use self::args::{ProxyArgs, RunArgs, StopArgs};
 

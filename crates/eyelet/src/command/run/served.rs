@@ -15,8 +15,8 @@ use super::missing::Lookout;
 use super::plan::{Plan, PlannedRule};
 use super::ports::{self, Ports};
 use super::shared::{self, JoinError, Joining, Lease, LeaseEvent, ProjectKind};
-use crate::process::serve::{self, Running};
-use crate::process::signals::Signals;
+use eyelet_process::serve::{self, Running};
+use eyelet_process::signals::Signals;
 
 /// The interval at which earlier configurations are freed and the workers are checked.
 const TICK: Duration = Duration::from_secs(1);

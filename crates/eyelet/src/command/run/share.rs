@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use eyelet_config::pem::Pem;
+use eyelet_pki::pem::Pem;
 use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -32,11 +32,11 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use self::output::Screen;
-use crate::process::control::{Control, ControlCommand, ControlRequest, answer_held, own_folder};
-use crate::process::diagnostics::Diagnostics;
-use crate::process::reload::ReloadOutcome;
-use crate::process::serve::{self, Running};
-use crate::process::signals::Signals;
+use eyelet_process::control::{Control, ControlCommand, ControlRequest, answer_held, own_folder};
+use eyelet_process::diagnostics::Diagnostics;
+use eyelet_process::reload::ReloadOutcome;
+use eyelet_process::serve::{self, Running};
+use eyelet_process::signals::Signals;
 
 pub use self::args::SandboxArgs;
 pub use self::learn::{LearnArgs, learn};

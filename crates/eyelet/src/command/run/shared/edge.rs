@@ -26,9 +26,9 @@ use crate::command::run::memory::Memory;
 use crate::command::run::missing::Lookout;
 use crate::command::run::plan::Plan;
 use crate::command::run::ports::{self, Ports};
-use crate::process::diagnostics;
-use crate::process::serve::{self, Running};
-use crate::process::signals::Signals;
+use eyelet_process::diagnostics;
+use eyelet_process::serve::{self, Running};
+use eyelet_process::signals::Signals;
 
 /// Connections at the socket: a project has one, and so has each `eyelet list`.
 const CONNECTIONS_MAX: usize = 256;

@@ -16,9 +16,9 @@ use eyelet_sys::file::OwnFolder;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
 
-use crate::process::control;
-use crate::process::diagnostics;
-use crate::process::upgrade::own_program;
+use eyelet_process::control;
+use eyelet_process::diagnostics;
+use eyelet_process::upgrade::own_program;
 
 /// The argument by which the program becomes a shared edge.
 pub(crate) const COMMAND: &str = "shared-edge";
