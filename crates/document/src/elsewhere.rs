@@ -1,12 +1,7 @@
 //! Keys of other programs whose task is not Eyelet's, and who does it.
 
-<<<<<<< HEAD:crates/config/src/document/elsewhere.rs
 /// Returns a sentence about a key that is known elsewhere, if it is one.
-pub(crate) fn sentence(key: &str) -> Option<&'static str> {
-=======
-/// What to say of a key that is known elsewhere, if it is one.
 pub fn sentence(key: &str) -> Option<&'static str> {
->>>>>>> w-crates:crates/document/src/elsewhere.rs
     TASKS.iter().find(|(keys, _)| keys.contains(&key)).map(|(_, sentence)| *sentence)
 }
 

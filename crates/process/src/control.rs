@@ -34,6 +34,7 @@ const RELOAD: &[u8] = b"reload";
 const UPGRADE: &[u8] = b"upgrade";
 const CHANGE_KEY: &[u8] = b"acme rollover";
 const HELD: &[u8] = b"held";
+const EXPLAIN: &[u8] = b"explain\t";
 /// Bytes of a request: the longest path (PATH_MAX) and the word before it.
 const REQUEST_BYTES_MAX: usize = 4096 + 16;
 /// The time that a client of the socket may take to send its request, and to read the answer.
@@ -77,6 +78,8 @@ pub enum ControlCommand {
     ChangeAccountKey,
     /// To list what is held, or to give a verdict.
     Held(Option<HeldCommand>),
+    /// To explain a connection, by these flags of `eyelet explain`.
+    Explain(Vec<String>),
 }
 
 /// A verdict on what is held.
@@ -269,6 +272,10 @@ fn parse(said: &[u8]) -> Option<ControlCommand> {
             _ => parse_held(std::str::from_utf8(held).ok()?).map(Some).map(ControlCommand::Held),
         };
     }
+    if let Some(words) = said.strip_prefix(EXPLAIN) {
+        let words = std::str::from_utf8(words).ok()?.split('\t').map(str::to_owned);
+        return Some(ControlCommand::Explain(words.collect()));
+    }
     match said.split(|byte| *byte == b' ').next()? {
         RELOAD if said == RELOAD => Some(ControlCommand::Reload),
         UPGRADE if said == UPGRADE => Some(ControlCommand::Upgrade(None)),
@@ -362,6 +369,19 @@ fn ask_all(request: &[u8]) -> ExitCode {
         }
     }
     print(&Ok(outcome))
+}
+
+/// Has the process that serves `file` explain a connection, by these flags of `eyelet explain`.
+///
+/// # Errors
+/// The reason why there is no answer, for a sentence.
+pub fn explain(file: &Path, words: &[String]) -> Result<ReloadOutcome, String> {
+    let request = [EXPLAIN, words.join("\t").as_bytes()].concat();
+    let is_sent = |word: &String| !word.contains(['\t', '\n']);
+    if request.len() > REQUEST_BYTES_MAX || !words.iter().all(is_sent) {
+        return Err("these flags are too long, or have tabs or line ends".into());
+    }
+    ask(file, &request)
 }
 
 /// Asks the process that serves `file` for a reload, and prints what it says.
@@ -589,6 +609,14 @@ mod tests {
             ("held allow  once", None),
             ("held maybe a.example once", None),
             ("heldfast", None),
+            (
+                "explain\tproxy.toml\t--sni\ta b",
+                Some(ControlCommand::Explain(
+                    ["proxy.toml", "--sni", "a b"].map(String::from).to_vec(),
+                )),
+            ),
+            ("explain", None),
+            ("explained\ta", None),
             ("reload now", None),
             ("reloaded", None),
             ("", None),

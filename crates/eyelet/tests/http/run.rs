@@ -142,7 +142,7 @@ fn an_application_of_node_is_served_and_ends_with_us() {
     until("the memory", || run.talk.said().contains("parked with").then_some(()));
     let said = run.end(Signal::TERM);
     assert_eq!(said.status.code(), Some(143), "{}", said.text);
-    assert!(said.text.contains("memory of TLS"), "{}", said.text);
+    assert_eq!(said.text.matches("memory of TLS: ").count(), 1, "{}", said.text);
     until_gone(pid(&answer));
 }
 

@@ -19,7 +19,7 @@ fn run(file: &Path, flags: &str) -> (String, ExitCode) {
     let words = flags.split_whitespace().map(|word| if word == "\"\"" { "" } else { word });
     let typed = ["explain", file.to_str().unwrap()].into_iter().chain(words);
     let mut out = Vec::new();
-    let code = explain(&Typed::try_parse_from(typed).unwrap().args, &mut out);
+    let code = explain(&Typed::try_parse_from(typed).unwrap().args, &[], &mut out);
     (String::from_utf8(out).unwrap(), code)
 }
 
@@ -367,7 +367,7 @@ fn a_log_line_is_explained() {
         let typed = ["explain", file.to_str().unwrap(), "--log-line", line];
         let typed = typed.iter().chain(flags);
         let mut out = Vec::new();
-        let code = explain(&Typed::try_parse_from(typed).unwrap().args, &mut out);
+        let code = explain(&Typed::try_parse_from(typed).unwrap().args, &[], &mut out);
         (String::from_utf8(out).unwrap(), code)
     };
     let asked = |line: &str| with_flags(line, &[]);

@@ -244,10 +244,7 @@ impl Session<'_> {
             tokio::select! {
                 signal = signals.next() => match (signal, &self.child) {
                     (Signal::USR1, _) => self.say_memory().await,
-                    (_, None) => {
-                        self.say_memory().await;
-                        return Ok(0);
-                    }
+                    (_, None) => return Ok(0),
                     (Signal::USR2, Some(child)) => child.pass(Signal::USR2),
                     (signal @ (Signal::HUP | Signal::QUIT), Some(child)) => {
                         child.pass(signal);
@@ -256,7 +253,7 @@ impl Session<'_> {
                     (_, Some(child)) if is_ending => child.kill(),
                     (signal, Some(_)) => {
                         is_ending = true;
-                        self.end(signal).await;
+                        self.end(signal);
                     }
                 },
                 event = next(&mut self.events, self.child.is_some()) => match event {
@@ -271,7 +268,7 @@ impl Session<'_> {
                     ServedEvent::Stop => {
                         is_ending = true;
                         self.screen.say("`eyelet stop` ends the command");
-                        self.end(Signal::TERM).await;
+                        self.end(Signal::TERM);
                     }
                     ServedEvent::Tick => {
                         let own = self.screen.0.has_died().then_some(diagnostics::THREAD);
@@ -295,12 +292,10 @@ impl Session<'_> {
     }
 
     /// Has the application end by this signal.
-    async fn end(&mut self, signal: Signal) {
-        // Its ten seconds begin now, whatever the answer about the memory takes.
+    fn end(&self, signal: Signal) {
         if let Some(child) = &self.child {
             child.end(signal);
         }
-        self.say_memory().await;
     }
 
     async fn obey(&mut self, event: ChildEvent) {

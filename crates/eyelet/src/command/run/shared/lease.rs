@@ -15,7 +15,7 @@ use super::place::Place;
 /// The time that an edge may take to start, or to answer: it makes keys, and reads a new
 /// configuration.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time for which a command waits for the line about memory, maybe at its end.
+/// The time for which a command waits for the line about memory.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time that an edge may take to forget a project. The last one waits for the edge's end.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
