@@ -89,8 +89,8 @@ impl Worker {
     }
 
     /// Reads no more datagrams from the sockets in `kept`: another process does. With `moves_flows`
-    /// their flows leave the worker, which keeps them until the other process
-    /// needs this one no more; otherwise they end. Flows of other sockets go on here. Returns all sockets for
+    /// their flows leave the worker, which keeps them until the other process needs this one no
+    /// more; otherwise they end. Flows of other sockets go on here. Returns all sockets for
     /// [`Worker::listen_datagrams`].
     pub(crate) fn leave_datagrams(
         self: &Rc<Self>,

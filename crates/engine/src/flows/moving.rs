@@ -22,8 +22,8 @@ use crate::worker::flow_state::{DatagramSocket, Passage};
 use crate::worker::{Settings, Worker};
 
 impl Worker {
-    /// Takes a flow out of the worker. `None`: its datagrams wait, or its client is in the middle of
-    /// its hello. It is here still then.
+    /// Takes a flow out of the worker. `None`: its datagrams wait, or its client is in the middle
+    /// of its hello. It is here still then.
     pub(super) fn take_flow(&self, key: Key) -> Option<QuicMove> {
         let mut flow = {
             let mut table = self.flows.table.borrow_mut();

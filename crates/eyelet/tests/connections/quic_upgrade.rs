@@ -1,5 +1,5 @@
-//! Flows of QUIC over upgrades and reloads: a download of a real client in the middle, and many idle
-//! flows of recorded hellos.
+//! Flows of QUIC over upgrades and reloads: a download of a real client in the middle, and many
+//! idle flows of recorded hellos.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -103,7 +103,9 @@ impl Gate {
             let (passed, allowed, is_over) = (passed.clone(), allowed.clone(), is_over.clone());
             thread::spawn(move || {
                 let (mut bytes, mut client) = ([0; 2048], None);
-                [&front, &back].map(|socket| socket.set_nonblocking(true).unwrap());
+                for socket in [&front, &back] {
+                    socket.set_nonblocking(true).unwrap();
+                }
                 while !is_over.load(Ordering::Relaxed) {
                     let mut had = false;
                     if let Ok((len, from)) = front.recv_from(&mut bytes) {
@@ -232,7 +234,7 @@ fn asks(client: &UdpSocket, what: &[u8]) -> bool {
     })
 }
 
-/// Each flow keeps its upstream's socket, so that the server has as many clients as there are flows.
+/// Each flow keeps its upstream's socket: the server has as many clients as there are flows.
 #[test]
 fn idle_flows_are_held_over_reloads_and_upgrades() {
     let held = std::env::var("EYELET_HELD").map_or(HELD, |count| count.parse().unwrap());
