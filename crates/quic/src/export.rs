@@ -1,4 +1,4 @@
-//! A reader that has its hello as bytes, for another process. docs/handover-format.md describes
+//! A reader that has its hello as bytes, for another process. crates/handover/README.md describes
 //! them.
 
 use eyelet_wire::hello::Peek;

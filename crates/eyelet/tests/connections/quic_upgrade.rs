@@ -25,7 +25,7 @@ const HELD: usize = 200;
 const RELOADS: u64 = 10;
 /// A client's first datagram, recorded.
 const RECORDED: &str = include_str!("../../../quic/src/tests/bytes/aioquic.hex");
-/// What a client sends later: a packet with a short header.
+/// A later datagram of a client: a packet with a short header.
 const LATER: &[u8] = b"\x40 and nothing that anybody but the server could read";
 
 /// An edge that is upgraded again and again.

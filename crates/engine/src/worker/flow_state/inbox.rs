@@ -1,4 +1,4 @@
-//! What workers are given: datagrams that another one has received, because the kernel chooses a
+//! The inboxes of workers: datagrams that another one has received, because the kernel chooses a
 //! socket by the client's address, and a client may have moved; and flows of an earlier process.
 
 use std::io;
