@@ -49,7 +49,7 @@ const RESTART_STEP: Duration = Duration::from_mins(1);
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// The address cannot be bound.
-    #[error("[admin] cannot listen on {address}: {error}")]
+    #[error("[admin] cannot listen on {address}: {error}{}", hint(error))]
     Listen {
         /// The address, as the configuration has it.
         address: String,
@@ -62,6 +62,14 @@ pub enum AdminError {
     /// The thread or its runtime cannot be started.
     #[error("[admin] cannot start a thread: {0}")]
     Thread(io::Error),
+}
+
+/// Returns advice about an address that cannot be bound.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => " (another process holds it; `ss -lxtnp` shows which)",
+        _ => "",
+    }
 }
 
 /// The ways in which a server begins.
@@ -293,7 +301,7 @@ impl Served {
                 }
             };
             if let Err(error) = accepted {
-                tracing::warn!("[admin] accept: {error}");
+                tracing::warn!("[admin] cannot accept a connection: {error}");
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use eyelet_sys::inotify::{Change, Inotify, WaitEnder};
+use eyelet_sys::inotify::{self, Change, Inotify, WaitEnder};
 
 /// Most folders that are watched: a project without its dependencies has some hundreds. The kernel
 /// needs about 1 KiB for each.
@@ -27,7 +27,7 @@ const WAIT: Duration = Duration::from_hours(1);
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
     /// The system refuses it.
-    #[error("cannot watch {}: {error}", folder.display())]
+    #[error("cannot watch {}: {error}{}", folder.display(), inotify::hint(error))]
     Unwatchable {
         folder: PathBuf,
         /// The reason.

@@ -36,7 +36,10 @@ pub enum FleetError {
     #[error("the cryptographic library fails")]
     Library,
     /// The value opens, and is not what its name says.
-    #[error("the value {0:?} in the store is of another version of Eyelet")]
+    #[error(
+        "the value {0:?} in the store is of another version of Eyelet: have all edges of the fleet \
+         run one version, or remove that value"
+    )]
     Foreign(String),
     /// The store does not answer, or refuses.
     #[error("the store {store} cannot be used: {why}")]

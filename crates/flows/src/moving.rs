@@ -28,7 +28,7 @@ pub struct FlowAddress<P> {
     pub peer: Peer,
     /// The server has sent something.
     pub is_answered: bool,
-    /// The time at which it was last used, in milliseconds.
+    /// The time of its last use, in milliseconds.
     pub since_ms: u64,
     pub payload: P,
 }

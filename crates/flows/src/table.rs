@@ -153,7 +153,7 @@ pub struct Flows<P> {
 }
 
 impl<P> Flows<P> {
-    /// No flow.
+    /// A table without flows.
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self {
             flows: Slab::default(),

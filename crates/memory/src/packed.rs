@@ -37,7 +37,7 @@ const NUMBER_BYTES_MAX: usize = 5;
 pub struct SharedPieces(RefCell<Interner<Box<[u8]>>>);
 
 impl SharedPieces {
-    /// No pieces.
+    /// A set without pieces.
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self(RefCell::new(Interner::new(budget)))
     }

@@ -15,7 +15,7 @@ impl<T> Default for Spares<T> {
 }
 
 impl<T> Spares<T> {
-    /// None.
+    /// A set without spares.
     pub const fn new() -> Self {
         Self { kept: Vec::new(), fewest: 0 }
     }

@@ -12,6 +12,9 @@ use crate::refusal::Refusal;
 use crate::requester::OF_REQUESTER;
 use crate::rules::{RuleId, Rules, Verdict};
 
+/// Most rules that [`Rules::might_take`] lists.
+const MIGHT_TAKE_MAX: usize = 16;
+
 impl Rules {
     /// The refusal of a CONNECT whose hello is still to come. `None`: a rule might take it, so the
     /// hello decides; or the target is an address, which is no name of a list.
@@ -48,6 +51,33 @@ impl Rules {
             }
         }
         Some(Verdict { rule: None, refuse: Some(Refusal::NoRule) })
+    }
+
+    /// The rules that might take a CONNECT whose hello is still to come, if that has the name of
+    /// the target. `None`: a rule expects other names in the hello, or there are more than
+    /// [`MIGHT_TAKE_MAX`]; or the target is an address.
+    pub fn might_take(&self, facts: &Facts<'_>) -> Option<Vec<RuleId>> {
+        let TargetHost::Name(name) = facts.connect?.host else { return None };
+        let lists = self.hold_lists();
+        let mut listing = Found::new();
+        self.find_named(&name, &lists, &mut listing);
+        listing.push(self.unnamed(false));
+        let mut listing = listing.peekable();
+        let mut rules = Vec::new();
+        for id in self.possible(&name, &lists) {
+            while listing.next_if(|listed| *listed < id).is_some() {}
+            let is_listing = listing.peek() == Some(&id);
+            let Some((entry, conditions)) = self.rule(id) else { continue };
+            let outcome = conditions.check_before_hello(facts, &lists, false);
+            if entry.shadow || entry.refuse || matches!(outcome, Outcome::Fails(_)) {
+                continue;
+            }
+            if !is_listing || rules.len() == MIGHT_TAKE_MAX {
+                return None;
+            }
+            rules.push(RuleId(id));
+        }
+        (!rules.is_empty()).then_some(rules)
     }
 
     /// The rules that might take a connection whose hello is still to come, for this target.

@@ -227,7 +227,7 @@ async fn accept(listener: UnixListener, requests: Sender<ControlRequest>) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!("control socket: {error}");
+                tracing::warn!("the control socket cannot accept a connection: {error}");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }

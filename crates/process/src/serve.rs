@@ -53,7 +53,7 @@ pub enum StartError {
     #[error("{0}")]
     Listen(#[from] ListenError),
     /// The access log cannot be opened.
-    #[error("cannot open the access log {path:?}: {error}")]
+    #[error("cannot open the access log {path:?}: {error}; `access` in [log] names another file")]
     Log {
         /// The path that `log.access` names.
         path: String,
@@ -362,7 +362,7 @@ impl Running {
         self.admin.configure(snapshot.config.admin.as_ref())?;
         follow_limits(&listeners, &limits);
         if let Err(error) = follow_modes(&listeners, &snapshot.config) {
-            tracing::error!("the mode is not set: {error}");
+            tracing::error!("a Unix socket keeps its earlier mode: {error}; reload again");
         }
         for bound in listeners.iter().filter(|bound| !known.contains(bound)) {
             tracing::info!("listening on {}", bound.address);
@@ -435,7 +435,7 @@ impl Running {
         let finished =
             std::thread::Builder::new().name("finish".into()).spawn(move || compress.finish());
         if let Err(error) = finished {
-            tracing::error!("dictionaries go on: {error}");
+            tracing::error!("the last dictionaries may be lost: no thread saves them: {error}");
         }
         self.order(Order::Settled);
     }

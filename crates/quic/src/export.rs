@@ -1,5 +1,5 @@
-//! A reader that has its hello as bytes, for another process. crates/engine/HANDOVER.md
-//! describes them.
+//! A reader that has its hello as bytes, for another process. crates/handover/README.md describes
+//! them.
 
 use eyelet_wire::hello::Peek;
 use eyelet_wire::quic::{CryptoStream, QuicId, QuicVersion};

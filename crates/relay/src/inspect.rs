@@ -168,7 +168,7 @@ fn never(why: SecondHello) -> Pass {
 
 /// The state as a form for another process, and back.
 impl FlightInspection {
-    /// The form.
+    /// Returns the state in its form for export.
     pub fn export(&self) -> InspectionV1 {
         let Borders { left, header, header_len } = self.borders;
         // A record's length has two bytes, and a header has five.

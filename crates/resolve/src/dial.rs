@@ -334,6 +334,20 @@ pub async fn destination(
     Ok(SocketAddr::new(*ip, host_port.port))
 }
 
+/// The refusal of a dial of this name, which a client chose, by the first of these guards, if all
+/// of them refuse it. Other faults are the dial's to find.
+pub async fn guarded(
+    names: &Rc<Names>,
+    client: IpAddr,
+    name: &str,
+    guards: &[Guard<'_>],
+) -> Option<End> {
+    let (_, found) = look_up(names, Some(client), name).await.ok()?;
+    let mut refusals = guards.iter().map(|guard| check_guard(name, &found, *guard).err());
+    let first = refusals.next()??;
+    refusals.all(|refusal| refusal.is_some()).then_some(first)
+}
+
 /// True if no address can be dialled from the client's.
 fn is_of_other_family(addresses: &[SocketAddr], options: &DialOptions<'_>) -> bool {
     options

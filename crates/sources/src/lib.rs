@@ -181,7 +181,7 @@ impl Due {
     }
 }
 
-/// The thread.
+/// The body of the thread.
 fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
     let (mut files, mut watched) = (None, Watched::default());
     let mut due = Due::at_once(Instant::now());

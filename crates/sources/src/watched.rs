@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eyelet_sys::inotify::{Change, Contents, Inotify, WaitEnder, WatchedFolder};
+use eyelet_sys::inotify::{self, Change, Contents, Inotify, WaitEnder, WatchedFolder};
 
 use crate::partial::{PARTIAL_MAX, PartialFiles};
 
@@ -48,9 +48,12 @@ impl fmt::Display for WatchFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { folder, error } = self;
         match folder {
-            Some(folder) => write!(f, "the folder {} cannot be watched: {error}", folder.display()),
-            None => write!(f, "no folder can be watched, because inotify fails: {error}"),
+            Some(folder) => {
+                write!(f, "the folder {} cannot be watched: {error}", folder.display())?
+            }
+            None => write!(f, "no folder can be watched, because inotify fails: {error}")?,
         }
+        f.write_str(inotify::hint(error))
     }
 }
 

@@ -244,15 +244,21 @@ pub fn describe(error: &Error) -> String {
             Some(alert) => format!("the server sent alert {alert}"),
             None => format!("the server sent alert {}", u8::from(*alert)),
         },
-        Error::InvalidCertificate(CertificateError::Other(fault)) => {
-            let fault = match fault.to_string().as_str() {
-                "CaUsedAsEndEntity" => {
-                    "it is an authority's own, and not one for a server".to_owned()
-                }
-                other => other.to_owned(),
-            };
-            format!("invalid peer certificate: {fault}")
+        Error::InvalidCertificate(fault @ CertificateError::Other(_)) => {
+            format!("invalid peer certificate: {}", describe_certificate(fault))
         }
+        other => other.to_string(),
+    }
+}
+
+/// Returns the reason why a server's certificate is refused. rustls has no words for a fault that
+/// only webpki names.
+pub fn describe_certificate(fault: &CertificateError) -> String {
+    match fault {
+        CertificateError::Other(fault) => match fault.to_string().as_str() {
+            "CaUsedAsEndEntity" => "it is an authority's own, and not one for a server".to_owned(),
+            other => other.to_owned(),
+        },
         other => other.to_string(),
     }
 }

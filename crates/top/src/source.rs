@@ -43,7 +43,7 @@ pub enum SourceError {
     #[error("{0}")]
     Token(String),
     /// Neither keys nor frames.
-    #[error("neither a terminal to draw on nor --once")]
+    #[error("the output is no terminal to draw on; --once prints one page")]
     NoTerminal,
     /// No connection, or it broke.
     #[error("{0}: {text}", text = with_sources(.1))]

@@ -1,6 +1,7 @@
 //! The client's side of a proxy: reads a CONNECT, or a request of SOCKS, and answers it. Refusals
 //! before the 200 are HTTP responses, or replies of SOCKS. After it the client speaks TLS.
 
+pub mod guarded;
 mod socks;
 
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
 //! The message of flows that move to another process: version 11 of the format. It has no secret.
-//! crates/engine/HANDOVER.md describes it.
+//! crates/handover/README.md describes it.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -25,7 +25,7 @@ const DATAGRAMS_MAX: u64 = 1 << 62;
 /// Bytes of a flow in a message and in the worker, about, beside the state of its guard.
 const FLOW_BYTES: usize = 512;
 
-/// The reason why a message of flows cannot be read.
+/// The fault of a message of flows that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FlowImportError {
     /// Its process is newer, or it is no message.

@@ -14,16 +14,16 @@ use quinn_udp::UdpSocketState;
 
 use crate::departure::{BATCH_BYTES, FlowBatch};
 use crate::flows::format::{encode, flow_bytes};
-use crate::links::own;
 use crate::ready::Token;
 use crate::worker::flow_state::inbox::Placed;
 use crate::worker::flow_state::quic_move::{MovingGuard, MovingPassage, QuicMove};
 use crate::worker::flow_state::{DatagramSocket, Passage};
 use crate::worker::{Settings, Worker};
+use eyelet_handover::own;
 
 impl Worker {
     /// Takes a flow out of the worker. `None`: its datagrams wait, or its client is in the middle
-    /// of a hello. It is here still then.
+    /// of its hello. It is here still then.
     pub(super) fn take_flow(&self, key: Key) -> Option<QuicMove> {
         let mut flow = {
             let mut table = self.flows.table.borrow_mut();

@@ -163,7 +163,7 @@ impl Worker {
             let pauses = self.counters.accept_pauses.value();
             tracing::warn!("accepting resumes (worker {}, pauses so far: {pauses})", self.index);
             if let Err(error) = self.listen(accepting) {
-                tracing::error!("cannot accept connections any more: {error}");
+                tracing::error!("cannot accept connections any more: {error}; restart Eyelet");
             }
         }
     }
@@ -257,7 +257,7 @@ impl Worker {
         self.listen_datagrams(&datagram_sockets);
         for left in &left {
             if let Err(error) = socket::listen(&left.socket, BACKLOG) {
-                tracing::error!("cannot listen again: {error}");
+                tracing::error!("clients of a listener cannot connect: {error}; restart Eyelet");
             }
         }
         self.relisten(accepting, left);
@@ -277,7 +277,9 @@ impl Worker {
             if !accepting.paused
                 && let Err(error) = self.listen_at(index, &new)
             {
-                tracing::error!("cannot accept connections at a new listener: {error}");
+                tracing::error!(
+                    "cannot accept connections at a new listener: {error}; reload again"
+                );
             }
             match accepting.sockets.get_mut(index) {
                 Some(position) => *position = Some(new),

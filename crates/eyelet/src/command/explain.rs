@@ -5,11 +5,13 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use clap::Parser;
 use eyelet_edge::snapshot::check;
 use eyelet_policy::{
     CertificateFacts, Decision, Fact, FactSource, Facts, Matcher, Miss, Refusal, RequesterFacts,
     Verdict,
 };
+use eyelet_process::reload::ReloadOutcome;
 use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault, Transport, protocol_names};
 use eyelet_wire::local_peer::LocalPeer;
@@ -21,17 +23,42 @@ use eyelet_config::{
 };
 
 pub use args::ExplainArgs;
-pub use by_edge::explain_served;
 
 /// Prints the verdict and the reasons. Exits with 0, or with 2 if the file or a flag is wrong.
 /// `words` are the flags as they were typed.
 pub fn explain(args: &ExplainArgs, words: &[String], out: &mut impl Write) -> ExitCode {
     let explained = match eyelet_config::load(&args.file, Depth::Files) {
         Ok(loaded) => answer(args, &loaded.config, out),
-        Err(mistakes) => by_edge::explain(args, words, &mistakes, out),
+        Err(mistakes) => print_mistakes(&mistakes, out)
+            .and_then(|()| by_edge::explain(args, words, &mistakes, out)),
     };
     // A closed output is not a mistake in the file.
     if explained.unwrap_or(true) { ExitCode::SUCCESS } else { ExitCode::from(check::MISTAKES) }
+}
+
+/// The flags of a question, as the edge reads them.
+#[derive(Parser)]
+struct Question {
+    #[command(flatten)]
+    args: ExplainArgs,
+}
+
+/// Explains within an edge, by the configuration that it serves now. It waits for nothing.
+pub fn explain_served(words: &[String], config: &Config) -> ReloadOutcome {
+    let program = ["explain"].into_iter();
+    let args = match Question::try_parse_from(program.chain(words.iter().map(String::as_str))) {
+        Ok(question) => question.args,
+        Err(error) => return ReloadOutcome::failed(error),
+    };
+    if args.ask || args.quic.is_some() || args.log_line.as_deref() == Some("-") {
+        return ReloadOutcome::failed(
+            "--ask, --quic and --log-line - are for lists without mistakes",
+        );
+    }
+    let mut text = Vec::new();
+    let is_answered = answer(&args, config, &mut text).unwrap_or(false);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    ReloadOutcome { code: if is_answered { 0 } else { check::MISTAKES }, text }
 }
 
 /// Returns `false` if a flag is wrong.

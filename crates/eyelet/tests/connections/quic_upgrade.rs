@@ -27,7 +27,7 @@ const HELD: usize = 200;
 const RELOADS: u64 = 10;
 /// A client's first datagram, recorded.
 const RECORDED: &str = include_str!("../../../quic/src/tests/bytes/aioquic.hex");
-/// A later packet of a client, with a short header.
+/// A later datagram of a client: a packet with a short header.
 const LATER: &[u8] = b"\x40 and nothing that anybody but the server could read";
 
 /// An edge that is upgraded again and again.
@@ -105,7 +105,9 @@ impl Gate {
             let (passed, allowed, is_over) = (passed.clone(), allowed.clone(), is_over.clone());
             thread::spawn(move || {
                 let (mut bytes, mut client) = ([0; 2048], None);
-                [&front, &back].iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+                for socket in [&front, &back] {
+                    socket.set_nonblocking(true).unwrap();
+                }
                 while !is_over.load(Ordering::Relaxed) {
                     let mut had = false;
                     if let Ok((len, from)) = front.recv_from(&mut bytes) {
@@ -234,7 +236,7 @@ fn asks(client: &UdpSocket, what: &[u8]) -> bool {
     })
 }
 
-/// Each is answered by the socket that it had, over ten reloads and two upgrades.
+/// Each flow keeps its upstream's socket: the server has as many clients as there are flows.
 #[test]
 fn idle_flows_are_held_over_reloads_and_upgrades() {
     let held = std::env::var("EYELET_HELD").map_or(HELD, |count| count.parse().unwrap());

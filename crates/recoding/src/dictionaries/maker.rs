@@ -15,7 +15,7 @@ use super::disk::FolderAt;
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_sys::process;
 
-/// The thread.
+/// The thread that makes dictionaries and deltas.
 pub(crate) struct Maker {
     store: Arc<Mutex<Store>>,
     folder: Arc<FolderAt>,

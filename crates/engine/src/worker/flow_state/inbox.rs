@@ -1,5 +1,5 @@
-//! Ways to workers: for datagrams that another one has received, because the kernel chooses a socket
-//! by the client's address, and a client may have moved; and for flows of an earlier process.
+//! The inboxes of workers: datagrams that another one has received, because the kernel chooses a
+//! socket by the client's address, and a client may have moved; and flows of an earlier process.
 
 use std::io;
 use std::os::fd::OwnedFd;
