@@ -55,8 +55,7 @@ pub struct CertificateStore {
 
 /// The state that all configurations of the process share.
 struct Shared {
-    /// The certificates above the leaves. Thousands of leaves share one, which is larger than they
-    /// are.
+    /// The certificates above the leaves. Thousands of leaves share one, which is larger.
     issuers: Mutex<HashSet<Issuers>>,
     /// Bytes of keys in the form that signs, and their limit. The key that was made last does not
     /// count against it.

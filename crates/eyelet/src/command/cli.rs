@@ -344,8 +344,7 @@ fn run_edge(
 ) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
-    let started = runtime.block_on(async { start(file, config, predecessor) });
-    let (mut running, control) = started?;
+    let (mut running, control) = runtime.block_on(async { start(file, config, predecessor) })?;
     service::ready();
     let mut edge = Operated {
         running: &mut running,
@@ -370,9 +369,7 @@ fn run_edge(
         }
         StopCause::HandedOver => tracing::info!("handed over"),
         StopCause::Successor => tracing::info!("draining: the process that serves says so"),
-        StopCause::Died(thread) => {
-            tracing::error!("{thread} has ended by itself: draining")
-        }
+        StopCause::Died(thread) => tracing::error!("{thread} has ended by itself: draining"),
     }
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use clap::Parser;
 use eyelet_edge::snapshot::check;
 use eyelet_policy::{
     CertificateFacts, Decision, Fact, FactSource, Facts, Matcher, Miss, Refusal, RequesterFacts,
@@ -16,12 +17,11 @@ use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::version::{self, TLS12};
 
 use eyelet_config::{
-    self, Action, Config, Depth, Diagnostic, ListenAddress, Listener, ListenerKind, Originate,
-    SpliceUpstream,
+    self, Action, Config, Depth, ListenAddress, Listener, ListenerKind, Originate, SpliceUpstream,
 };
+use eyelet_process::reload::ReloadOutcome;
 
 pub use args::ExplainArgs;
-pub use by_edge::explain_served;
 
 /// Prints the verdict and the reasons. Exits with 0, or with 2 if the file or a flag is wrong.
 /// `words` are the flags as they were typed.
@@ -32,6 +32,31 @@ pub fn explain(args: &ExplainArgs, words: &[String], out: &mut impl Write) -> Ex
     };
     // A closed output is not a mistake in the file.
     if explained.unwrap_or(true) { ExitCode::SUCCESS } else { ExitCode::from(check::MISTAKES) }
+}
+
+/// The flags of a question, as the edge reads them.
+#[derive(Parser)]
+struct Question {
+    #[command(flatten)]
+    args: ExplainArgs,
+}
+
+/// Explains within an edge, by the configuration that it serves now. It waits for nothing.
+pub fn explain_served(words: &[String], config: &Config) -> ReloadOutcome {
+    let program = ["explain"].into_iter();
+    let args = match Question::try_parse_from(program.chain(words.iter().map(String::as_str))) {
+        Ok(question) => question.args,
+        Err(error) => return ReloadOutcome::failed(error),
+    };
+    if args.ask || args.quic.is_some() || args.log_line.as_deref() == Some("-") {
+        return ReloadOutcome::failed(
+            "--ask, --quic and --log-line - are for lists without mistakes",
+        );
+    }
+    let mut text = Vec::new();
+    let is_answered = answer(&args, config, &mut text).unwrap_or(false);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    ReloadOutcome { code: if is_answered { 0 } else { check::MISTAKES }, text }
 }
 
 /// Returns `false` if a flag is wrong.
@@ -437,10 +462,6 @@ fn find_listener(args: &ExplainArgs, config: &Config) -> Option<u16> {
         listener.name.as_ref() == Some(wanted) || Some(&listener.address) == address.as_ref()
     });
     index.and_then(|index| u16::try_from(index).ok())
-}
-
-fn print_mistakes(mistakes: &[Diagnostic], out: &mut impl Write) -> io::Result<()> {
-    mistakes.iter().try_for_each(|mistake| writeln!(out, "{mistake}"))
 }
 
 /// Most rules before the verdict that are explained; a list may have 100,000.

@@ -3,20 +3,11 @@
 
 use std::io::{self, Write};
 
-use clap::Parser;
-use eyelet_config::{Config, Diagnostic, Severity};
-use eyelet_edge::snapshot::check;
+use eyelet_config::{Diagnostic, Severity};
 
 use super::args::ExplainArgs;
 use eyelet_process::control;
 use eyelet_process::reload::ReloadOutcome;
-
-/// The flags of a question, as the edge reads them.
-#[derive(Parser)]
-struct Question {
-    #[command(flatten)]
-    args: ExplainArgs,
-}
 
 /// Prints the mistakes, and where only lists have some, the answer of the edge. Returns `false` if
 /// there is none. `words` are the flags as they were typed.
@@ -26,7 +17,7 @@ pub(super) fn explain(
     mistakes: &[Diagnostic],
     out: &mut impl Write,
 ) -> io::Result<bool> {
-    super::print_mistakes(mistakes, out)?;
+    mistakes.iter().try_for_each(|mistake| writeln!(out, "{mistake}"))?;
     let mut errors = mistakes.iter().filter(|mistake| mistake.severity == Severity::Error);
     if errors.any(|error| error.file == args.file) {
         return Ok(false);
@@ -47,22 +38,4 @@ pub(super) fn explain(
             Ok(false)
         }
     }
-}
-
-/// Explains within an edge, by the configuration that it serves now. It waits for nothing.
-pub fn explain_served(words: &[String], config: &Config) -> ReloadOutcome {
-    let program = ["explain"].into_iter();
-    let args = match Question::try_parse_from(program.chain(words.iter().map(String::as_str))) {
-        Ok(question) => question.args,
-        Err(error) => return ReloadOutcome::failed(error),
-    };
-    if args.ask || args.quic.is_some() || args.log_line.as_deref() == Some("-") {
-        return ReloadOutcome::failed(
-            "--ask, --quic and --log-line - are for lists without mistakes",
-        );
-    }
-    let mut text = Vec::new();
-    let is_answered = super::answer(&args, config, &mut text).unwrap_or(false);
-    let text = String::from_utf8_lossy(&text).into_owned();
-    ReloadOutcome { code: if is_answered { 0 } else { check::MISTAKES }, text }
 }
