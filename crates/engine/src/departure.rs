@@ -23,9 +23,9 @@ pub const BATCH_BYTES: usize = 4 << 20;
 pub const GROUP_PARTS_MAX: usize = 16;
 /// Descriptors of one group.
 pub const GROUP_DESCRIPTORS_MAX: usize = GROUP_PARTS_MAX * BATCH_DESCRIPTORS_MAX;
-/// The most that a worker can have in the queue: one batch, and the notes that all has passed and
-/// that it has left.
-const LEAVING_MAX: usize = 3;
+/// The most that a worker can have in the queue: its flows of QUIC, one batch, and the notes that
+/// all has passed and that it has left.
+const LEAVING_MAX: usize = 4;
 
 /// Parked connections on their way to another process.
 pub struct LeavingBatch {
@@ -39,6 +39,15 @@ pub struct LeavingBatch {
     pub group: Option<u64>,
 }
 
+/// Flows of QUIC on their way to another process: one message. They wait for no answer, because the
+/// worker keeps them until the other process needs this one no more.
+pub struct FlowBatch {
+    /// The message.
+    pub body: Vec<u8>,
+    /// Its sockets.
+    pub sockets: Vec<Arc<OwnedFd>>,
+}
+
 /// Counts of a parcel, which moves as one: a connection, or a group of some.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ParcelCounts {
@@ -50,6 +59,9 @@ pub struct ParcelCounts {
 
 /// A message of a worker of the earlier process.
 pub enum Leaving {
+    /// A worker reads no datagrams any more, and gives all flows of which the other process reads
+    /// the sockets. This comes first, and once, where [`Departure::moves_flows`].
+    Flows(Vec<FlowBatch>),
     /// The worker with this index has detached these connections. It keeps a copy, which nobody
     /// touches, and waits for the [`BatchAnswer`].
     Batch {
@@ -94,6 +106,9 @@ pub struct Departure {
     pub descriptors_max: usize,
     /// The other process reads messages of versions below this one. `None`: of all.
     pub reads_below: Option<u16>,
+    /// The other process takes flows of QUIC, and reads no datagram before it has them. Otherwise
+    /// they end here.
+    pub moves_flows: bool,
     /// Their answers. The end of this queue means that the other process is dead: the worker takes
     /// its batch back and serves on.
     pub answers: mpsc::Receiver<BatchAnswer>,
@@ -117,8 +132,16 @@ pub fn departures(
     let each = (0..workers).map(|_| {
         let (answer, answers) = channel(1);
         let (kept, batches) = (kept.clone(), batches.clone());
-        let reads_below = None;
-        (Departure { kept, batches, descriptors_max, reads_below, answers, active_max }, answer)
+        let departure = Departure {
+            kept,
+            batches,
+            descriptors_max,
+            reads_below: None,
+            moves_flows: false,
+            answers,
+            active_max,
+        };
+        (departure, answer)
     });
     let (departures, answers) = each.unzip();
     (departures, answers, leaving)
@@ -185,7 +208,8 @@ pub fn collect(
                     let _ = worker.try_send(answer);
                 }
             }
-            Ok(Leaving::ParkedMoved) => {}
+            // Flows end here: nobody asked for them.
+            Ok(Leaving::ParkedMoved | Leaving::Flows(_)) => {}
             Ok(Leaving::Left) => active -= 1,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => return collected.stopped_by(CollectError::Slow),

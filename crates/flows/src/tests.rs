@@ -15,6 +15,7 @@ use crate::table::{
 };
 use crate::waiting::{WAITING_BYTES_MAX, WAITING_MAX};
 
+mod moving;
 mod random;
 
 const FIRST: &[u8] = b"client's first";

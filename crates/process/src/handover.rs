@@ -81,6 +81,10 @@ pub mod kind {
     pub const PART: u8 = 17;
     /// [`HandoverVerdict`](super::HandoverVerdict)s on what is held: some of them.
     pub const VERDICTS: u8 = 18;
+    /// Flows of QUIC of one listening socket. There is no answer.
+    pub const FLOWS: u8 = 19;
+    /// All flows have come: datagrams are the new process's to read.
+    pub const FLOWS_END: u8 = 20;
 }
 
 /// The time that one message may take to be sent, and that the answer to a short one may take. The
@@ -97,6 +101,10 @@ pub struct HandoverHello {
     /// Its process id, if it lingers: it reads DRAIN. Earlier programs do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lingers: Option<u32>,
+    /// It sends FLOWS and FLOWS_END to a process that reads their version. Earlier programs, and
+    /// recordings, do not.
+    #[serde(default)]
+    pub hands_flows: bool,
 }
 
 /// A listener of the earlier process.
@@ -336,7 +344,7 @@ pub fn signal(channel: &mut Channel, kind: u8) -> Result<(), HandoverError> {
 /// [`HandoverError`].
 pub fn hand_state(
     listeners: &[Bound],
-    tickets: &[u8],
+    (tickets, hands_flows): (&[u8], bool),
     mut send: impl FnMut(u8, &[u8], &[BorrowedFd<'_>]) -> io::Result<()>,
 ) -> Result<(), HandoverError> {
     let handed = listeners.iter().map(|bound| Handed {
@@ -347,7 +355,8 @@ pub fn hand_state(
     });
     let program = String::from(env!("CARGO_PKG_VERSION"));
     let lingers = Some(std::process::id());
-    let hello = HandoverHello { program, listeners: handed.collect(), lingers };
+    let listed = handed.collect();
+    let hello = HandoverHello { program, listeners: listed, lingers, hands_flows };
     send(kind::HELLO, &body(kind::HELLO, &hello)?, &[])?;
     for bound in listeners {
         let sockets: Vec<BorrowedFd<'_>> = bound.distinct().map(|s| s.as_fd()).collect();
@@ -413,6 +422,7 @@ mod tests {
         assert_eq!(ready.batch_descriptors, BATCH_DESCRIPTORS_MAX);
         let body = br#"{"program":"0.1.0","listeners":[]}"#;
         let hello: HandoverHello = read(&received(kind::HELLO), kind::HELLO, body).unwrap();
+        assert!(!hello.hands_flows);
         assert_eq!(hello.lingers, None, "it ends by its drain_timeout, and reads no DRAIN");
         for body in ["", "{}"] {
             let kind = kind::RECEIVED;

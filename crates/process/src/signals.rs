@@ -127,7 +127,9 @@ impl Signals {
                         edge.begin_upgrade(request, program).await;
                     }
                     ControlCommand::ChangeAccountKey => edge.change_account_key(request),
-                    _ => edge.answer(request).await,
+                    ControlCommand::Held(_) | ControlCommand::Explain(_) => {
+                        edge.answer(request).await;
+                    }
                 },
                 event = next_event(&mut edge.upgrade) => {
                     if let Some(stop) = edge.upgraded(event).await {

@@ -105,7 +105,8 @@ fn record(
     let listeners = running.listeners();
     let mut recorder = Recorder::new(descriptors_max)?;
     let tickets = running.ticket_keys().export();
-    hand_state(&listeners, &tickets, |kind, body, sockets| recorder.send(kind, body, sockets))?;
+    let send = |kind, body: &[u8], sockets: &[BorrowedFd<'_>]| recorder.send(kind, body, sockets);
+    hand_state(&listeners, (&tickets, false), send)?;
     let first_id = running.next_first_id();
     recorder.send(kind::SERVE, &body(kind::SERVE, &Serve { first_id })?, &[])?;
     // A process that cannot start has read the listening sockets, and no connection.

@@ -1,5 +1,5 @@
 //! A session as bytes for another process, and back. The form is fixed and documented in
-//! crates/engine/HANDOVER.md: a change of the types in memory must not change it.
+//! crates/handover/README.md: a change of the types in memory must not change it.
 
 use thiserror::Error;
 

@@ -1,5 +1,5 @@
 //! A connection's info in a form for another process: plain values and texts, which a change of the
-//! types in memory does not change. crates/engine/HANDOVER.md describes it.
+//! types in memory does not change. crates/handover/README.md describes it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

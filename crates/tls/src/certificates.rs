@@ -55,7 +55,7 @@ pub struct CertificateStore {
 
 /// The state that all configurations of the process share.
 struct Shared {
-    /// The certificates above the leaves. Thousands of leaves share one, which is larger.
+    /// The certificates above the leaves. Thousands of leaves share one, larger than they are.
     issuers: Mutex<HashSet<Issuers>>,
     /// Bytes of keys in the form that signs, and their limit. The key that was made last does not
     /// count against it.

@@ -1,5 +1,5 @@
 //! The client's side of an HTTP/1.1 exchange that rests: how far its request was read, and how its
-//! response is framed. crates/engine/HANDOVER.md describes the form.
+//! response is framed. crates/handover/README.md describes the form.
 
 use eyelet_http1::body::{Decoder, DecoderPlace, Encoder};
 

@@ -1,6 +1,6 @@
 //! An exchange at rest: nothing of it moves, and it waits for its upstream. It knows neither how
 //! its client's side is framed nor who keeps it. Packed, it is what a parked connection holds of
-//! it, and what another process gets: crates/engine/HANDOVER.md describes the form.
+//! it, and what another process gets: crates/handover/README.md describes the form.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Passes the newest configuration from the thread that reloads to the workers.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,6 +8,7 @@ use parking_lot::Mutex;
 
 use eyelet_engine::departure::Departure;
 use eyelet_engine::worker::{ListenerSocket, Update};
+use eyelet_sys::socket::datagram;
 use eyelet_telemetry::log::Lines;
 
 use crate::snapshot::Snapshot;
@@ -128,6 +130,15 @@ impl Published {
     pub fn departure(&self, worker: usize) -> Option<Departure> {
         self.departures.lock().get_mut(worker)?.take()
     }
+}
+
+/// The worker that reads the listening UDP socket of this cookie, of so many workers.
+pub fn worker_of_flows(listeners: &[Bound], cookie: u64, workers: usize) -> Option<usize> {
+    let reading = listeners.iter().filter(|bound| bound.reads_datagrams());
+    let mut sockets = reading.flat_map(|bound| bound.sockets.iter().enumerate());
+    let is_it = |socket: &Arc<OwnedFd>| datagram::cookie(socket).is_ok_and(|it| it == cookie);
+    let (nth, _) = sockets.find(|(_, socket)| is_it(socket))?;
+    nth.checked_rem(workers)
 }
 
 /// One worker's sockets, of so many workers.

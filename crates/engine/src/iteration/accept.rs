@@ -220,11 +220,12 @@ impl Worker {
 
     /// Stops accepting. What the sockets in `kept` have queued is left to the process that accepts
     /// from them now. From the others it accepts what is queued, and closes them to new
-    /// connections. Returns all of them for [`Worker::come_back`].
+    /// connections. With `moves_flows` flows of QUIC are ready to leave. Returns all of them for
+    /// [`Worker::come_back`].
     pub(crate) fn leave(
         self: &Rc<Self>,
         accepting: &mut Accepting,
-        kept: &[Arc<OwnedFd>],
+        (kept, moves_flows): (&[Arc<OwnedFd>], bool),
         end: Instant,
     ) -> Vec<ListenerSocket> {
         let is_kept = |socket: &Arc<OwnedFd>| kept.iter().any(|kept| Arc::ptr_eq(kept, socket));
@@ -245,7 +246,7 @@ impl Worker {
             }
         }
         accepting.paused = false;
-        left.extend(self.leave_datagrams());
+        left.extend(self.leave_datagrams(kept, moves_flows));
         left
     }
 
@@ -389,7 +390,7 @@ mod tests {
         assert!(!worker.accept(&mut accepting, 0));
         assert!(!accepting.paused);
         assert_eq!(worker.counters.accept_pauses.value(), 0);
-        let left = worker.leave(&mut accepting, &[], Instant::now());
+        let left = worker.leave(&mut accepting, (&[], false), Instant::now());
         worker.come_back(&mut accepting, left);
         let _client = TcpStream::connect(socket::local_address(&shared).unwrap()).unwrap();
         accepting.guess = 1;

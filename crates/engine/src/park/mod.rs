@@ -10,7 +10,7 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::memory::blocks::long_any;
 
-use self::rest::{Rest, SETTLE, idle_for, idle_timeout};
+use self::rest::{SETTLE, idle_for, idle_timeout};
 use self::resting::{goes_on_until, has_room_to_wake, wake_bytes};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::socket;
@@ -19,6 +19,7 @@ use crate::table::shared_streams::shared_bytes;
 use crate::table::{EndCause, Phase, Slot, SlotState, open_sockets};
 use crate::worker::queues::{self, IdleKind};
 use crate::worker::{Handle, Worker};
+use eyelet_handover::IdleState;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_record::alert::CLOSE_NOTIFY;
@@ -86,7 +87,7 @@ pub(crate) fn place(
     (client, upstream, further, shared): PlacedSockets,
     info: ConnectionInfo,
     mut relay: Relay,
-    rest: Rest,
+    rest: IdleState,
 ) -> Key {
     held::ask_again(worker, &info, &mut relay);
     let is_held = matches!(relay, Relay::Held(_));

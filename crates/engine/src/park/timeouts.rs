@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::park::rest::{self, wait_for};
+use crate::park::rest::wait_for;
 use crate::table::SlotState;
 use crate::worker::{Settings, Worker};
 
@@ -30,7 +30,7 @@ pub fn take_settings(worker: &Rc<Worker>, settings: Settings) {
         let [due, wait] =
             [&before, &settings].map(|settings| wait_for((worker, settings), relay, is_settled));
         let idle = table.since_due_in(key, due);
-        table.due_in(key, rest::left(wait, idle, key));
+        table.due_in(key, eyelet_handover::left(wait, idle, key));
     }
 }
 

@@ -20,6 +20,7 @@ use crate::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, Strea
 use crate::table::{ConnectionTable, KeptStreams};
 use crate::worker::clock::Clock;
 use crate::worker::flow_state::WorkerFlows;
+use crate::worker::flow_state::guard::DatagramGuard;
 use crate::worker::run_queue::RunQueue;
 use crate::worker::state::{Burst, EndingState, MovingState, SheddingState};
 use eyelet_memory::budget::Counted;
@@ -85,6 +86,11 @@ pub trait Program {
     fn flow_begun(self: Rc<Self>, handle: Handle, _info: ConnectionInfo, flow: Key) -> Task {
         handle.refuse_flow(flow, Vec::new());
         Box::pin(std::future::ready(()))
+    }
+
+    /// The guard of a flow that comes from another process. `None`: this program does not read it.
+    fn import_guard(&self, _bytes: &[u8]) -> Option<Box<dyn DatagramGuard>> {
+        None
     }
 
     /// A parked connection's client has sent something, and the connection has no upstream yet; or

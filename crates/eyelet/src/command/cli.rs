@@ -335,6 +335,22 @@ fn restart(config: Config) -> Result<Running, Box<dyn Error>> {
     Ok(running)
 }
 
+/// Logs why an edge stops. A signal ends earlier processes, too.
+fn log_stop(stop: StopCause, is_kept: bool, running: &Running) {
+    match stop {
+        StopCause::Signal(signal) => {
+            let what = if is_kept { "leaving" } else { "draining" };
+            tracing::info!("{signal}: {what}; a second signal ends at once");
+            running.predecessors.drain();
+        }
+        StopCause::HandedOver => tracing::info!("handed over"),
+        StopCause::Successor => tracing::info!("draining: the process that serves says so"),
+        StopCause::Died(thread) => {
+            tracing::error!("{thread} has ended by itself: draining")
+        }
+    }
+}
+
 fn run_edge(
     file: &Path,
     program: PathBuf,
@@ -344,7 +360,8 @@ fn run_edge(
 ) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
-    let (mut running, control) = runtime.block_on(async { start(file, config, predecessor) })?;
+    let started = runtime.block_on(async { start(file, config, predecessor) });
+    let (mut running, control) = started?;
     service::ready();
     let mut edge = Operated {
         running: &mut running,
@@ -361,16 +378,7 @@ fn run_edge(
     drop(edge);
     running.admin.note_draining();
     let kept_max = service::kept_max().filter(|_| stop.is_for_the_next_process() && !is_leaving);
-    match stop {
-        StopCause::Signal(signal) => {
-            let what = if kept_max.is_some() { "leaving" } else { "draining" };
-            tracing::info!("{signal}: {what}; a second signal ends at once");
-            running.predecessors.drain();
-        }
-        StopCause::HandedOver => tracing::info!("handed over"),
-        StopCause::Successor => tracing::info!("draining: the process that serves says so"),
-        StopCause::Died(thread) => tracing::error!("{thread} has ended by itself: draining"),
-    }
+    log_stop(stop, kept_max.is_some(), &running);
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {
         match kept_max.map(|max| store::keep(&running, max)) {

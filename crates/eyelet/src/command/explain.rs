@@ -11,15 +11,16 @@ use eyelet_policy::{
     CertificateFacts, Decision, Fact, FactSource, Facts, Matcher, Miss, Refusal, RequesterFacts,
     Verdict,
 };
+use eyelet_process::reload::ReloadOutcome;
 use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault, Transport, protocol_names};
 use eyelet_wire::local_peer::LocalPeer;
 use eyelet_wire::version::{self, TLS12};
 
 use eyelet_config::{
-    self, Action, Config, Depth, ListenAddress, Listener, ListenerKind, Originate, SpliceUpstream,
+    self, Action, Config, Depth, Diagnostic, ListenAddress, Listener, ListenerKind, Originate,
+    SpliceUpstream,
 };
-use eyelet_process::reload::ReloadOutcome;
 
 pub use args::ExplainArgs;
 
@@ -28,7 +29,8 @@ pub use args::ExplainArgs;
 pub fn explain(args: &ExplainArgs, words: &[String], out: &mut impl Write) -> ExitCode {
     let explained = match eyelet_config::load(&args.file, Depth::Files) {
         Ok(loaded) => answer(args, &loaded.config, out),
-        Err(mistakes) => by_edge::explain(args, words, &mistakes, out),
+        Err(mistakes) => print_mistakes(&mistakes, out)
+            .and_then(|()| by_edge::explain(args, words, &mistakes, out)),
     };
     // A closed output is not a mistake in the file.
     if explained.unwrap_or(true) { ExitCode::SUCCESS } else { ExitCode::from(check::MISTAKES) }
@@ -462,6 +464,10 @@ fn find_listener(args: &ExplainArgs, config: &Config) -> Option<u16> {
         listener.name.as_ref() == Some(wanted) || Some(&listener.address) == address.as_ref()
     });
     index.and_then(|index| u16::try_from(index).ok())
+}
+
+fn print_mistakes(mistakes: &[Diagnostic], out: &mut impl Write) -> io::Result<()> {
+    mistakes.iter().try_for_each(|mistake| writeln!(out, "{mistake}"))
 }
 
 /// Most rules before the verdict that are explained; a list may have 100,000.

@@ -53,6 +53,7 @@ mod probe_faults;
 mod probes;
 mod proxy;
 mod quic_flows;
+mod quic_upgrade;
 mod rates;
 mod refuse;
 mod reload;

@@ -16,12 +16,12 @@ use crate::support::pki::Kind;
 use crate::support::program::python_with;
 use crate::support::{A_WHILE, Edge, Folder, Pki, Talk, until};
 
-const SERVER_AND_CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/quic.py");
-const BYTES: usize = 1 << 20;
+pub const SERVER_AND_CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/quic.py");
+pub const BYTES: usize = 1 << 20;
 /// At least so many datagrams are repeated.
 const REPEATS: usize = 300;
 /// `access_denied` as a transport error (RFC 9001 section 4.8).
-const ACCESS_DENIED: u64 = 0x0100 + 49;
+pub const ACCESS_DENIED: u64 = 0x0100 + 49;
 
 /// A server of aioquic behind an edge.
 struct Scene {
@@ -78,7 +78,7 @@ fn config(server: u16, more: &str) -> String {
     )
 }
 
-fn answer(client: Talk) -> Value {
+pub fn answer(client: Talk) -> Value {
     let said = client.finish();
     let line = said.text.lines().find(|line| line.starts_with('{'));
     serde_json::from_str(line.unwrap_or_else(|| panic!("{}", said.text))).unwrap()

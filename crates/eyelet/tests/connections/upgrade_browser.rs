@@ -52,7 +52,7 @@ events.onerror = () => lose('the event stream');
 setInterval(() => fetch('/said/' + encodeURIComponent(JSON.stringify(seen))), 300);
 </script>";
 
-/// The counts that the page has seen.
+/// Counts and faults that the page has seen.
 #[derive(serde::Deserialize, Debug)]
 struct Seen {
     echoes: usize,

@@ -119,9 +119,24 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         ]),
     ),
     (
+        "crates/handover",
+        Some(&[
+            "eyelet-hold",
+            "eyelet-memory",
+            "eyelet-record",
+            "eyelet-relay",
+            "eyelet-telemetry",
+            "postcard",
+            "serde",
+            "thiserror",
+            "zeroize",
+        ]),
+    ),
+    (
         "crates/engine",
         Some(&[
             "eyelet-flows",
+            "eyelet-handover",
             "eyelet-hold",
             "eyelet-memory",
             "eyelet-record",

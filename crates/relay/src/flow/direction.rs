@@ -1,5 +1,5 @@
 //! The states of one direction of a connection: open, ended by its peer, end passed on. They are as
-//! they are in the form for another process (crates/engine/HANDOVER.md): another one goes last.
+//! they are in the form for another process (crates/handover/README.md): another one goes last.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! A flow in a form for another process: crates/engine/HANDOVER.md describes it.
+//! A flow in a form for another process: crates/handover/README.md describes it.
 
 use eyelet_memory::packed::PackedBytes;
 use eyelet_wire::websocket::{EXPORT_BYTES, FrameReader};

@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use eyelet_handover::CERTIFICATE_BYTES_MAX;
 use eyelet_record::{Keys, Role, Session, Suite};
 use eyelet_sys::epoll::Events;
 
-use super::format::CERTIFICATE_BYTES_MAX;
 use super::*;
 use crate::departure::BATCH_DESCRIPTORS_MAX;
 use crate::iteration::accept::Accepting;
@@ -22,9 +22,6 @@ use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::Terminated;
 use eyelet_relay::{Flow, Relay};
 use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
-
-mod format;
-mod members;
 
 /// The edge's sockets of a connection, and its two peers.
 fn sockets() -> ((OwnedFd, OwnedFd), UnixStream, UnixStream) {

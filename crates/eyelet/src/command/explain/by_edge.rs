@@ -4,20 +4,19 @@
 use std::io::{self, Write};
 
 use eyelet_config::{Diagnostic, Severity};
-
-use super::args::ExplainArgs;
 use eyelet_process::control;
 use eyelet_process::reload::ReloadOutcome;
 
-/// Prints the mistakes, and where only lists have some, the answer of the edge. Returns `false` if
-/// there is none. `words` are the flags as they were typed.
+use super::args::ExplainArgs;
+
+/// Prints the answer of the edge where only lists have mistakes. Returns `false` if there is none.
+/// `words` are the flags as they were typed.
 pub(super) fn explain(
     args: &ExplainArgs,
     words: &[String],
     mistakes: &[Diagnostic],
     out: &mut impl Write,
 ) -> io::Result<bool> {
-    mistakes.iter().try_for_each(|mistake| writeln!(out, "{mistake}"))?;
     let mut errors = mistakes.iter().filter(|mistake| mistake.severity == Severity::Error);
     if errors.any(|error| error.file == args.file) {
         return Ok(false);

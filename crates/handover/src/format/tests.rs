@@ -1,25 +1,33 @@
 //! Messages of each version that are stored as files, and messages that are none.
+#![allow(clippy::unwrap_used)]
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use eyelet_record::{EXPORT_BYTES, Role};
+use eyelet_record::{EXPORT_BYTES, Role, Session, Suite};
 use eyelet_telemetry::evidence::{AddressEvidence, CertificateEvidence, Evidence};
 use eyelet_telemetry::export::{InfoFault, InfoV1};
 use eyelet_telemetry::info::{
-    Alpn, AskedBy, Decided, NS_PER_MS, Outcome, TlsCompression, UpstreamName,
+    Alpn, AskedBy, ConnectionInfo, Decided, NS_PER_MS, Outcome, TlsCompression, UpstreamName,
 };
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 use eyelet_wire::ja4::Ja4;
 
-use super::super::detached::{Clock, IMPORT_UNIX_MS};
 use super::*;
-use crate::ready::{CLIENT, UPSTREAM};
 use eyelet_hold::{HoldKey, RequestKey};
-use eyelet_relay::WebSocketFrames;
 use eyelet_relay::export::{FlowFault, HELD_BYTES_MAX};
 use eyelet_relay::held::{HeldConnection, HeldState};
+use eyelet_relay::ready::{CLIENT, UPSTREAM};
+use eyelet_relay::{Flow, Relay, WebSocketFrames};
+
+/// A connection that no process has room for.
+type Detached = MovedConnection<()>;
+
+/// Sockets as they come with a message.
+pub(crate) fn received(detached: &Detached) -> Vec<OwnedFd> {
+    detached.sockets().map(|socket| socket.try_clone_to_owned().unwrap()).collect()
+}
 
 /// The stored messages of each version, by their names. An upgrade from any release that wrote the
 /// version needs them to be read.
@@ -44,13 +52,13 @@ const EXCHANGE: &[u8] =
     b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x01\xc8\x01\x01\
     \x0c\xac\x02\xf0\xa2\x04\x00\x02\x00\x00\x01x\n\n\xe8\xfb\x03\x01\x0cnot accepted";
 
-pub(super) fn from_hex(text: &str) -> Vec<u8> {
+pub(crate) fn from_hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
     digits.chunks(2).map(byte).collect()
 }
 
-pub(super) fn to_hex(bytes: &[u8]) -> String {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     let line = |line: &[u8]| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     bytes.chunks(40).map(|bytes| line(bytes) + "\n").collect()
 }
@@ -231,7 +239,7 @@ fn held_request() -> (Decided, Relay) {
 }
 
 /// The values that the files have.
-pub(super) fn stored(name: &str) -> Detached {
+pub(crate) fn stored(name: &str) -> Detached {
     let [client, upstream] = [(); 2].map(|()| eyelet_sys::socket::pair().unwrap().0);
     let (mut upstream, mut flow) = (Some(upstream), Flow::default());
     let (decided, relay) = match name {
@@ -288,12 +296,12 @@ pub(super) fn stored(name: &str) -> Detached {
         further: Vec::new(),
         info: info_beside(&relay, decided),
         relay,
-        rest: Rest {
+        rest: IdleState {
             is_settled: name != "spliced",
             idle_left: Duration::from_millis(3_599_900),
             idle: (name == "certified").then_some(Duration::from_millis(77_100)),
         },
-        clock: Clock::Import,
+        clock: DetachedClock::Import,
         counted: None,
         room: None,
     }

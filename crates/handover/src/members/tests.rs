@@ -1,10 +1,13 @@
 //! The message of a group, and messages that are none.
+#![allow(clippy::unwrap_used)]
 
 use zeroize::Zeroizing;
 
-use super::format::{from_hex, stored, to_hex};
 use super::*;
-use crate::links::{DetachedLink, StreamRef};
+use crate::format::tests::{from_hex, received, stored, to_hex};
+
+type Members = GroupMembers<()>;
+type Detached = MovedConnection<()>;
 
 /// A group as releases since version 7 have written it.
 const STORED: &str = include_str!("../v7/group.hex");

@@ -1,5 +1,5 @@
 //! The messages that carry a parked connection's state: a version, and then the values of that
-//! version by postcard. crates/engine/HANDOVER.md describes them. The types of a version never
+//! version by postcard. crates/handover/README.md describes them. The types of a version never
 //! change; a change of the connection's own types changes only the conversions.
 
 use std::os::fd::OwnedFd;
@@ -16,13 +16,13 @@ use eyelet_record::{EXPORT_BYTES, Role, Session};
 use eyelet_telemetry::export::{InfoFault, InfoV1, TEXT_BYTES_MAX, UpstreamTlsV5};
 use eyelet_telemetry::info::{AskedBy, Decided};
 
-use super::detached::{Clock, Detached, IMPORT_UNIX_MS};
+use crate::detached::{DetachedClock, IMPORT_UNIX_MS, MovedConnection};
 use crate::links::StreamRef;
-use crate::park::rest::Rest;
-use crate::ready::FURTHER_MAX;
+use crate::rest::IdleState;
 use eyelet_relay::Relay;
 use eyelet_relay::export::{FlowFault, FlowV1, HELD_BYTES_MAX, STATE_BYTES_MAX};
 use eyelet_relay::held::{self, HeldConnection, HeldState};
+use eyelet_relay::ready::FURTHER_MAX;
 use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::Terminated;
 
@@ -42,7 +42,7 @@ pub const VERSION_USUAL: u16 = 5;
 /// The versions that are read.
 pub const VERSIONS_READ: [u16; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
 /// Bytes of the version at a message's begin.
-pub(crate) const VERSION_BYTES: usize = 2;
+pub const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
 /// much again for all else.
 pub const MESSAGE_BYTES_MAX: usize = 8 * HELD_BYTES_MAX;
@@ -138,7 +138,7 @@ struct ConnectionV5<'a> {
     state: Option<&'a [u8]>,
     /// [`Decided::client_certificate`], in DER.
     client_certificate: Option<&'a [u8]>,
-    /// [`Rest::idle`].
+    /// [`IdleState::idle`].
     idle_ms: Option<u64>,
     /// [`Decided::upstream_tls`].
     upstream_tls: Option<UpstreamTlsV5<'a>>,
@@ -201,7 +201,7 @@ impl RelayV1<'_> {
     }
 }
 
-/// [`HeldConnection`]. Its wait began when it was held: [`Rest::idle`] says how long ago.
+/// [`HeldConnection`]. Its wait began when it was held: [`IdleState::idle`] says how long ago.
 #[derive(Deserialize, Serialize)]
 struct HeldV9<'a> {
     /// The bytes that its client has sent.
@@ -262,14 +262,14 @@ impl<'a> HeldV9<'a> {
     }
 }
 
-impl Detached {
+impl<R> MovedConnection<R> {
     /// Its state without the sockets, as a message of [`MESSAGE_BYTES_MAX`] at most. It holds the
     /// secrets, and is wiped when it is dropped.
     pub fn encode(&self) -> Zeroizing<Vec<u8>> {
         let Self { info, relay, rest, clock, .. } = self;
         let now_unix_ms = match clock {
-            Clock::Worker { left_unix_ms } => *left_unix_ms,
-            Clock::Import => IMPORT_UNIX_MS,
+            DetachedClock::Worker { left_unix_ms } => *left_unix_ms,
+            DetachedClock::Import => IMPORT_UNIX_MS,
         };
         let mut session = Zeroizing::new([0; EXPORT_BYTES]);
         let mut info = info.copy();
@@ -321,7 +321,7 @@ impl Detached {
     }
 
     /// The version of its message.
-    pub(crate) fn version(relay: &Relay) -> u16 {
+    pub fn version(relay: &Relay) -> u16 {
         match relay {
             Relay::Held(held) if held.session().is_none() => VERSION_HELD,
             Relay::Held(_) => VERSION,
@@ -340,7 +340,7 @@ impl Detached {
     }
 
     /// The connection of a message, with these streams on links of its group.
-    pub(super) fn decode_with(
+    pub(crate) fn decode_with(
         bytes: &[u8],
         sockets: Vec<OwnedFd>,
         streams: Vec<StreamRef>,
@@ -444,7 +444,7 @@ impl Detached {
 
     /// Only a terminated connection without an upstream has a state. Whether the program reads it
     /// is for the program to say.
-    pub(crate) fn keep_state(&mut self, state: PackedBytes) -> Result<(), ImportError> {
+    pub fn keep_state(&mut self, state: PackedBytes) -> Result<(), ImportError> {
         match &mut self.relay {
             Relay::Terminate(terminated)
                 if self.upstream.is_none() && state.whole_len() <= STATE_BYTES_MAX =>
@@ -468,7 +468,7 @@ fn of_client(session: &[u8], flow: &FlowV1<'_>) -> Result<Terminated, ImportErro
 }
 
 /// True if a message has a place for what was decided.
-pub(super) fn has_place_for(decided: &Decided) -> bool {
+pub fn has_place_for(decided: &Decided) -> bool {
     decided.client_certificate.as_ref().is_none_or(|leaf| {
         decided.client_roots != 0 && (1..=CERTIFICATE_BYTES_MAX).contains(&leaf.len())
     })
@@ -479,12 +479,12 @@ fn milliseconds(duration: Duration) -> u64 {
 }
 
 /// The next value of a message, and what follows it.
-pub(crate) fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), ImportError> {
+pub fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), ImportError> {
     postcard::take_from_bytes(bytes).map_err(|_| ImportError::Malformed)
 }
 
 /// Written into a buffer of the whole length: one that grew would leave copies of the secrets.
-pub(crate) fn to_bytes(version: u16, connection: &impl Serialize) -> Zeroizing<Vec<u8>> {
+pub fn to_bytes(version: u16, connection: &impl Serialize) -> Zeroizing<Vec<u8>> {
     // The values are plain, so neither step can fail. Empty bytes would be refused by `decode`.
     let len = postcard::experimental::serialized_size(connection).unwrap_or(0);
     let mut bytes = Zeroizing::new(vec![0; VERSION_BYTES + len]);
@@ -497,7 +497,7 @@ pub(crate) fn to_bytes(version: u16, connection: &impl Serialize) -> Zeroizing<V
 }
 
 impl ConnectionV1<'_> {
-    fn detached(&self, sockets: Vec<OwnedFd>) -> Result<Detached, ImportError> {
+    fn detached<R>(&self, sockets: Vec<OwnedFd>) -> Result<MovedConnection<R>, ImportError> {
         let mut info = self.info.info(IMPORT_UNIX_MS)?;
         let is_of_tls = info.decided.http2 || info.decided.tls_version.is_some();
         let relay = match &self.relay {
@@ -545,21 +545,24 @@ impl ConnectionV1<'_> {
         let (Some(client), true) = (sockets.next(), (expected..=most).contains(&got)) else {
             return Err(ImportError::Sockets { expected, got });
         };
-        Ok(Detached {
+        Ok(MovedConnection {
             client,
             upstream: if has_upstream { sockets.next() } else { None },
             further: sockets.collect(),
             streams: Vec::new(),
             info,
             relay,
-            rest: Rest {
+            rest: IdleState {
                 is_settled: self.is_settled,
                 idle_left: Duration::from_millis(self.idle_left_ms),
                 idle: None,
             },
-            clock: Clock::Import,
+            clock: DetachedClock::Import,
             counted: None,
             room: None,
         })
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,5 +1,5 @@
 //! The message of a group: the messages of its connections, and its links.
-//! crates/engine/HANDOVER.md describes it.
+//! crates/handover/README.md describes it.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -8,15 +8,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::detached::Detached;
-use super::format::{ImportError, MESSAGE_BYTES_MAX, VERSION_BYTES, VERSION_GROUP, take, to_bytes};
-use crate::departure::GROUP_DESCRIPTORS_MAX;
+use crate::detached::MovedConnection;
+use crate::format::{ImportError, MESSAGE_BYTES_MAX, VERSION_BYTES, VERSION_GROUP, take, to_bytes};
 use crate::links::{DetachedLink, StreamRef};
-use crate::ready::FURTHER_MAX;
 use eyelet_relay::export::STATE_BYTES_MAX;
+use eyelet_relay::ready::FURTHER_MAX;
 
 /// The connections of a group, and its links.
-pub type Members = (Vec<Detached>, Vec<DetachedLink>);
+pub type GroupMembers<R> = (Vec<MovedConnection<R>>, Vec<DetachedLink>);
 
 /// Version 7. Its types never change.
 #[derive(Deserialize, Serialize)]
@@ -53,8 +52,11 @@ pub fn is_group(bytes: &[u8]) -> bool {
 
 /// The message of a group, without its sockets: those of each connection, and then the links'. It
 /// holds secrets, and is wiped when it is dropped.
-pub fn encode_members(connections: &[Detached], links: &[DetachedLink]) -> Zeroizing<Vec<u8>> {
-    let messages: Vec<_> = connections.iter().map(Detached::encode).collect();
+pub fn encode_members<R>(
+    connections: &[MovedConnection<R>],
+    links: &[DetachedLink],
+) -> Zeroizing<Vec<u8>> {
+    let messages: Vec<_> = connections.iter().map(MovedConnection::encode).collect();
     let members = connections.iter().zip(&messages).map(|(connection, message)| MemberV7 {
         sockets: u8::try_from(connection.sockets().count()).unwrap_or(u8::MAX),
         message,
@@ -68,7 +70,10 @@ pub fn encode_members(connections: &[Detached], links: &[DetachedLink]) -> Zeroi
 ///
 /// # Errors
 /// The message is not one, or one of its connections is none. All sockets are then closed.
-pub fn decode_members(bytes: &[u8], sockets: Vec<OwnedFd>) -> Result<Members, ImportError> {
+pub fn decode_members<R>(
+    bytes: &[u8],
+    sockets: Vec<OwnedFd>,
+) -> Result<GroupMembers<R>, ImportError> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(ImportError::TooLong(bytes.len()));
     }
@@ -90,7 +95,7 @@ pub fn decode_members(bytes: &[u8], sockets: Vec<OwnedFd>) -> Result<Members, Im
     for MemberV7 { sockets: count, message, streams } in group.connections {
         let own = sockets.by_ref().take(count.into()).collect();
         let streams = streams.into_iter().map(StreamV7::stream).collect();
-        let connection = Detached::decode_with(message, own, streams)?;
+        let connection = MovedConnection::decode_with(message, own, streams)?;
         // Streams rest on it, in its state or as its exchange.
         connection.kept().ok_or(ImportError::Group)?;
         connections.push(connection);
@@ -120,8 +125,8 @@ impl GroupV7<'_> {
     }
 }
 
-/// Each link of a group has an index, and the sockets of each connection a number.
-const _: () = assert!(GROUP_DESCRIPTORS_MAX <= u16::MAX as usize && FURTHER_MAX < u8::MAX as usize);
+/// The sockets of each connection have a number.
+const _: () = assert!(FURTHER_MAX < u8::MAX as usize);
 
 impl StreamV7 {
     fn of(&StreamRef { link, stream, bits }: &StreamRef) -> Self {
@@ -133,3 +138,6 @@ impl StreamV7 {
         StreamRef { link, stream, bits }
     }
 }
+
+#[cfg(test)]
+mod tests;
