@@ -246,7 +246,10 @@ async fn decide(connection: &mut Active<'_>, peeked: &mut CountedBuffer) -> Resu
         });
     }
     if known.connection.info.owes_answer.is_some() {
-        Box::pin(connect::guarded::check(&mut known)).await?;
+        let policy = &known.connection.edge.snapshot.config.policy;
+        if let Some(rules) = policy.might_take(&known.facts(None)) {
+            Box::pin(connect::guarded::check(&mut known.connection, &rules)).await?;
+        }
         Box::pin(connect::establish(&mut known.connection)).await?;
     }
     let mut reader = HelloReader::new(known.connection.edge.snapshot.config.limits.hello_bytes_max);
