@@ -3,7 +3,6 @@
 //! [`worker::Program`].
 //!
 //! Each module of this list imports only what is above it:
-//! - [`table`]: the connections of a worker, their deadlines and registrations.
 //! - [`links`]: upstream connections that several connections share, while they move.
 //! - [`departure`]: what is said while connections move to another process.
 //! - [`worker`]: the state of a worker, its handle on a connection, and the program that it calls.
@@ -24,7 +23,6 @@ pub mod listing;
 pub mod moving;
 pub mod park;
 pub mod shedding;
-pub mod table;
 pub mod worker;
 
 #[cfg(test)]
@@ -38,3 +36,5 @@ pub use eyelet_relay::ready;
 pub(crate) use eyelet_relay::testing::kernel::socket;
 #[cfg(not(test))]
 pub(crate) use eyelet_sys::socket;
+/// The connections of a worker, their deadlines and registrations.
+pub use eyelet_table as table;

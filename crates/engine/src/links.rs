@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use eyelet_memory::slab::Key;
 use foldhash::fast::RandomState;
 
-use crate::table::KeptStreams;
 pub use eyelet_handover::{DetachedLink, StreamRef};
+use eyelet_table::KeptStreams;
 
 /// The links of a group, and the streams of each of its connections, in their order.
 pub struct DetachedLinks {

@@ -132,6 +132,10 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         ]),
     ),
     (
+        "crates/table",
+        Some(&["eyelet-memory", "eyelet-relay", "eyelet-sys", "eyelet-telemetry", "foldhash"]),
+    ),
+    (
         "crates/engine",
         Some(&[
             "eyelet-flows",
@@ -141,6 +145,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-record",
             "eyelet-relay",
             "eyelet-sys",
+            "eyelet-table",
             "eyelet-telemetry",
             "eyelet-wire",
             "fastrand", // with the feature `testing` only
