@@ -39,7 +39,7 @@ pub mod tls {
 #[path = "../../crates/wire/src/testing/mod.rs"]
 pub mod wire;
 
-/// What DNS responses say, and what is kept of them. The crate has a resolver, too.
+/// The contents of DNS responses, and what is kept of them. The crate has a resolver, too.
 #[path = "../../crates/resolve/src/dns"]
 pub mod dns {
     pub mod answer;

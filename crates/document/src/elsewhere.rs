@@ -1,6 +1,6 @@
 //! Keys of other programs whose task is not Eyelet's, and who does it.
 
-/// What to say of a key that is known elsewhere, if it is one.
+/// Returns a sentence about a key that is known elsewhere, if it is one.
 pub fn sentence(key: &str) -> Option<&'static str> {
     TASKS.iter().find(|(keys, _)| keys.contains(&key)).map(|(_, sentence)| *sentence)
 }

@@ -438,8 +438,8 @@ const ERRORS_MAX: usize = 1_000;
 /// Most warnings that are kept.
 const WARNINGS_MAX: usize = 200;
 
-/// Where people write what they know from other programs. In other tables a key such as `path` is
-/// a mistake of another kind.
+/// The tables in which people write what they know from other programs. In other tables a key such
+/// as `path` is a mistake of another kind.
 const TASK_TITLES: [&str; 4] = ["[[listener]]", "[[rule]]", "[http]", "the file"];
 /// Most keys that a message lists. A rule knows sixty, and nobody finds one among them.
 const KEYS_SHOWN_MAX: usize = 12;

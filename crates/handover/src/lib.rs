@@ -1,5 +1,5 @@
 //! A parked connection that moves to another process, as a value and as a message: bytes and
-//! sockets. docs/handover-format.md describes the messages. No socket is read or written here.
+//! sockets. crates/engine/HANDOVER.md describes the messages. No socket is read or written here.
 
 #![allow(missing_docs)] // only the workspace uses it
 

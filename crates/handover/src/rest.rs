@@ -10,25 +10,26 @@ const OVERDUE_SPREAD: Duration = Duration::from_secs(10);
 /// Steps of that time.
 const SPREAD_STEPS: u32 = 64;
 
-/// What goes along with a connection that leaves its worker.
+/// The clocks that go along with a connection that leaves its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleState {
     /// See [`eyelet_telemetry::info::Parked::is_settled`].
     pub is_settled: bool,
-    /// How long it may still move no byte, by the settings of the worker that it left.
+    /// The time for which it may still move no byte, by the settings of the worker that it left.
     pub idle_left: Duration,
-    /// How long it has moved no byte. Messages of versions 1 and 2 do not say it.
+    /// The time for which it has moved no byte. Messages of versions 1 and 2 do not say it.
     pub idle: Option<Duration>,
 }
 
 impl IdleState {
-    /// How long it may still move no byte where the whole time for that is `wait`.
+    /// Returns the time for which it may still move no byte where the whole time for that is
+    /// `wait`.
     pub fn left(&self, wait: Duration, key: Key) -> Duration {
         self.idle.map_or(self.idle_left.min(wait), |idle| left(wait, idle, key))
     }
 }
 
-/// How long a connection may still be idle that has been idle for so long.
+/// Returns the time for which a connection may still be idle that has been idle for so long.
 pub fn left(wait: Duration, idle: Duration, key: Key) -> Duration {
     if idle < wait {
         return wait - idle;

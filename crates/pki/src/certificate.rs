@@ -29,21 +29,21 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
-/// Why a certificate cannot be used, with the file's name and what to do about it.
+/// The reason why a certificate cannot be used, with the file's name and what to do about it.
 #[derive(Debug, Error)]
 pub enum CertificateError {
     /// A file cannot be read.
     #[error("cannot read {}: {why}", file.display())]
     Unreadable {
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         why: io::Error,
     },
     /// A PEM section is broken.
     #[error("{}: broken PEM: {why}", file.display())]
     Pem {
         file: PathBuf,
-        /// Where it breaks.
+        /// The place and the kind of the fault.
         why: pem::Error,
     },
     /// The file contains no certificate.
@@ -51,14 +51,14 @@ pub enum CertificateError {
         if *holds_key { ", and it holds a key: are `certificate` and `key` swapped?" } else { "" })]
     NoCertificate {
         file: PathBuf,
-        /// Whether it contains a key instead.
+        /// True if it contains a key instead.
         holds_key: bool,
     },
     /// The certificate is not X.509.
     #[error("{}: the first certificate cannot be parsed: {why}", file.display())]
     BadCertificate {
         file: PathBuf,
-        /// What is wrong with it.
+        /// The fault of it.
         why: String,
     },
     /// The certificate is larger than TLS libraries accept.
@@ -85,7 +85,7 @@ pub enum CertificateError {
     Authority {
         /// The file of the certificate.
         file: PathBuf,
-        /// Why.
+        /// The reason.
         fault: AuthorityFault,
     },
     /// The key does not belong to the certificate.
@@ -210,7 +210,7 @@ pub fn chain(file: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateErr
     stamped_chain(file).map(|(chain, _)| chain)
 }
 
-/// The same, with the version of the file.
+/// Loads as [`chain`], with the version of the file.
 ///
 /// # Errors
 /// As [`chain`].
@@ -248,7 +248,7 @@ pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
     })
 }
 
-/// Why a certificate cannot sign others, and what to do about it.
+/// The reason why a certificate cannot sign others, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AuthorityFault {
     /// It is not X.509.
@@ -265,13 +265,13 @@ pub enum AuthorityFault {
     /// It is not valid now.
     #[error("the authority {0}: make another one, and have clients trust that")]
     Dates(String),
-    /// What it signs would have another issuer.
+    /// A certificate that it signs would have another issuer.
     #[error(
         "the authority's subject has one kind of attribute twice, as in DC=corp, DC=example, or \
          two in one part: make another one with a plain subject, such as CN=Our inspection"
     )]
     Subject,
-    /// What it signs would have no issuer (RFC 5280 section 4.1.2.4).
+    /// A certificate that it signs would have no issuer (RFC 5280 section 4.1.2.4).
     #[error(
         "the authority's subject is empty, and clients take no certificate without an issuer: \
          make another one with a subject, such as CN=Our inspection"
@@ -346,7 +346,8 @@ pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
 }
 
 impl Description {
-    /// What is wrong with its dates at `now`, or will be within [`EXPIRY_WARNING`], for a warning.
+    /// Describes the fault of its dates at `now`, or within [`EXPIRY_WARNING`] from then, for a
+    /// warning.
     pub fn dates_fault(&self, now: SystemTime) -> Option<String> {
         let soon = unix_secs(now.checked_add(EXPIRY_WARNING)?);
         let ends_soon = || format!("expires on {}", date(self.not_after));
@@ -366,7 +367,7 @@ impl Description {
         Some(format!("{fault}; this machine's clock says {}", date(now)))
     }
 
-    /// Whether a client that asks for `name` accepts it. `name` may itself be `*.suffix`, which the
+    /// True if a client that asks for `name` accepts it. `name` may itself be `*.suffix`, which the
     /// same wildcard covers. A wildcard does not cover names with more labels; operators know that,
     /// so there is no warning.
     pub fn covers(&self, name: &str) -> bool {
@@ -377,7 +378,7 @@ impl Description {
     }
 }
 
-/// Whether a file has a private key.
+/// Checks that a file has a private key.
 ///
 /// # Errors
 /// [`CertificateError`] of the file.
@@ -425,8 +426,8 @@ pub fn date(seconds: impl TryInto<u64>) -> String {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + since).to_string()
 }
 
-/// How long before its end a certificate is warned of. Clients of ACME renew one that lasts 90 days
-/// when it has 30 left, so at 14 its renewal has failed for two weeks.
+/// The time before its end from which a certificate is warned of. Clients of ACME renew one that
+/// lasts 90 days when it has 30 left, so at 14 its renewal has failed for two weeks.
 pub const EXPIRY_WARNING: Duration = Duration::from_hours(14 * 24);
 
 /// Most bytes of DER: webpki reads lengths of at most two bytes (`TWO_BYTE_DER_SIZE`), with four

@@ -177,7 +177,7 @@ impl Revocations {
         self.lists.iter().map(|list| list.serials.len()).sum()
     }
 
-    /// When the first of the lists expires, in seconds since 1970.
+    /// Returns the time at which the first of the lists expires, in seconds since 1970.
     pub fn soonest_expiry(&self) -> Option<u64> {
         self.lists.iter().map(|list| list.next_update).min()
     }
@@ -334,7 +334,7 @@ struct Der<'a>(&'a [u8]);
 struct Value<'a> {
     tag: u8,
     value: &'a [u8],
-    /// With its tag and length.
+    /// The bytes with their tag and length.
     whole: &'a [u8],
 }
 

@@ -1,4 +1,4 @@
-//! What the admin server answers: it reads what workers and sources count, on its own thread.
+//! The answers of the admin server. It reads the counts of workers and sources, on its own thread.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -38,8 +38,8 @@ mod sources;
 
 /// The time that the list of what an upgrade leaves may take: an upgrade waits for it.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the allocator's free bytes are remembered: to count them locks each arena, so that a
-/// worker that allocates may wait for as long as the largest heap takes.
+/// The time for which the allocator's free bytes are remembered: to count them locks each arena, so
+/// that a worker that allocates may wait for as long as the largest heap takes.
 const UNUSED_TIME: Duration = Duration::from_mins(1);
 /// Rules that `/metrics` names at most. `/rules` lists all.
 const RULES_MAX: usize = 1_000;
@@ -190,7 +190,7 @@ fn remembered(last: &mut Option<(Instant, usize)>, count: impl FnOnce() -> usize
     }
 }
 
-/// What the server asks.
+/// Answers the server's questions.
 struct EdgeAnswers {
     published: Weak<Published>,
     tickets: Arc<TicketKeys>,
@@ -201,7 +201,7 @@ struct EdgeAnswers {
     started_unix: f64,
     /// Reloads that failed, and those that serve.
     reloads: [AtomicU64; 2],
-    /// When the last one served; 0: none has.
+    /// The time at which the last one served; 0: none has.
     reloaded_unix_ms: AtomicU64,
     /// The certificates that expire first, as they were found last.
     soonest: Mutex<Option<Arc<Soonest>>>,
@@ -376,7 +376,7 @@ fn memory_kinds(snapshot: &Snapshot) -> (Vec<(&'static str, usize)>, usize) {
 /// whose tables are counted whole and touched as bodies need them.
 const RESERVING: [&str; 3] = ["connections", "http", "compression"];
 
-/// What is held of what is counted, and the rest of the process's memory. An active connection
+/// Sums up what is held by kind, and the rest of the process's memory. An active connection
 /// reserves the most that it may need: where that is more than the process has, the difference is
 /// held by nobody.
 fn held_of(

@@ -34,20 +34,21 @@ const RELOAD: &[u8] = b"reload";
 const UPGRADE: &[u8] = b"upgrade";
 const CHANGE_KEY: &[u8] = b"acme rollover";
 const HELD: &[u8] = b"held";
+const EXPLAIN: &[u8] = b"explain\t";
 /// Bytes of a request: the longest path (PATH_MAX) and the word before it.
 const REQUEST_BYTES_MAX: usize = 4096 + 16;
-/// How long a client of the socket may take to send its request, and to read the answer.
+/// The time that a client of the socket may take to send its request, and to read the answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the answer may take: more than the time limits of the steps of an upgrade together, and
-/// than that of a change of the account's key.
+/// The time that the answer may take: more than the time limits of the steps of an upgrade
+/// together, and than that of a change of the account's key.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 const _: () = assert!(eyelet_acme::CHANGE_TIMEOUT.as_secs() < ANSWER_TIMEOUT.as_secs());
-/// How long two processes may be seen while one replaces the other: the old one closes its socket
-/// at once after the new one has opened its own.
+/// The time for which two processes may be seen while one replaces the other: the old one closes
+/// its socket at once after the new one has opened its own.
 const TWO_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often this is checked.
+/// The interval at which this is checked.
 const TWO_STEP: Duration = Duration::from_millis(50);
-/// How long accepting pauses after an error, such as no free descriptor.
+/// The time for which accepting pauses after an error, such as no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of an answer: more than all mistakes that are printed.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
@@ -66,7 +67,7 @@ pub struct Control {
     requests: Receiver<ControlRequest>,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlCommand {
     /// To read the file again.
@@ -77,6 +78,8 @@ pub enum ControlCommand {
     ChangeAccountKey,
     /// To list what is held, or to give a verdict.
     Held(Option<HeldCommand>),
+    /// To explain a connection, by these flags of `eyelet explain`.
+    Explain(Vec<String>),
 }
 
 /// A verdict on what is held.
@@ -90,7 +93,7 @@ pub struct HeldCommand {
     pub verdict: VerdictAsked,
 }
 
-/// What a verdict is about beside a name: anything, where nothing is given.
+/// The scope of a verdict beside a name: anything, where nothing is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct NarrowedVerdict {
     /// Only what came to the rule of this name
@@ -140,7 +143,7 @@ impl NarrowedVerdict {
 
 /// A permitted client and what it asks for.
 pub struct ControlRequest {
-    /// What it asks for.
+    /// The command that it asks for.
     pub command: ControlCommand,
     stream: UnixStream,
 }
@@ -224,7 +227,7 @@ async fn accept(listener: UnixListener, requests: Sender<ControlRequest>) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!("control socket: {error}");
+                tracing::warn!("the control socket cannot accept a connection: {error}");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -241,7 +244,7 @@ async fn accept(listener: UnixListener, requests: Sender<ControlRequest>) {
     }
 }
 
-/// Whether this user may ask: the user of the process, or root.
+/// True if this user may ask: the user of the process, or root.
 fn may_ask(user: u32) -> bool {
     user == process::user() || user == 0
 }
@@ -268,6 +271,10 @@ fn parse(said: &[u8]) -> Option<ControlCommand> {
             b"" => Some(ControlCommand::Held(None)),
             _ => parse_held(std::str::from_utf8(held).ok()?).map(Some).map(ControlCommand::Held),
         };
+    }
+    if let Some(words) = said.strip_prefix(EXPLAIN) {
+        let words = std::str::from_utf8(words).ok()?.split('\t').map(str::to_owned);
+        return Some(ControlCommand::Explain(words.collect()));
     }
     match said.split(|byte| *byte == b' ').next()? {
         RELOAD if said == RELOAD => Some(ControlCommand::Reload),
@@ -362,6 +369,19 @@ fn ask_all(request: &[u8]) -> ExitCode {
         }
     }
     print(&Ok(outcome))
+}
+
+/// Has the process that serves `file` explain a connection, by these flags of `eyelet explain`.
+///
+/// # Errors
+/// The reason why there is no answer, for a sentence.
+pub fn explain(file: &Path, words: &[String]) -> Result<ReloadOutcome, String> {
+    let request = [EXPLAIN, words.join("\t").as_bytes()].concat();
+    let is_sent = |word: &String| !word.contains(['\t', '\n']);
+    if request.len() > REQUEST_BYTES_MAX || !words.iter().all(is_sent) {
+        return Err("these flags are too long, or have tabs or line ends".into());
+    }
+    ask(file, &request)
 }
 
 /// Asks the process that serves `file` for a reload, and prints what it says.
@@ -589,6 +609,14 @@ mod tests {
             ("held allow  once", None),
             ("held maybe a.example once", None),
             ("heldfast", None),
+            (
+                "explain\tproxy.toml\t--sni\ta b",
+                Some(ControlCommand::Explain(
+                    ["proxy.toml", "--sni", "a b"].map(String::from).to_vec(),
+                )),
+            ),
+            ("explain", None),
+            ("explained\ta", None),
             ("reload now", None),
             ("reloaded", None),
             ("", None),

@@ -30,11 +30,11 @@ const LINE_BYTES_MAX: usize = 4 << 10;
 const LINES_A_KIND: u32 = 20;
 /// The time for which lines are counted.
 const WINDOW: Duration = Duration::from_secs(10);
-/// How long the process waits at its end for the reader, and for this thread on a machine under
-/// load: the last lines are the summary of a sandbox.
+/// The time for which the process waits at its end for the reader, and for this thread on a machine
+/// under load: the last lines are the summary of a sandbox.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// What is logged without EYELET_LOG: this program's crates. Libraries log what peers do, so they
-/// are left out.
+/// The crates whose messages are logged without EYELET_LOG: this program's. Libraries log what
+/// peers do, so they are left out.
 const PROGRAM: &str = "eyelet";
 
 /// The place in the source that logs a line, as `tracing` names it.
@@ -77,7 +77,7 @@ pub fn start(level: Level) -> io::Result<Diagnostics> {
     start_to(level, File::from(io::stderr().as_fd().try_clone_to_owned()?))
 }
 
-/// The same with another output. Each call of its `write` has whole lines.
+/// Starts with another output. Each call of its `write` has whole lines.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -139,7 +139,7 @@ impl Diagnostics {
         self.lines.push(None, &format!("{text}\n"));
     }
 
-    /// Whether the thread has ended before [`Diagnostics::finish`], which only a failure causes.
+    /// True if the thread has ended before [`Diagnostics::finish`], which only a failure causes.
     pub fn has_died(&self) -> bool {
         matches!(self.done.try_recv(), Err(TryRecvError::Disconnected))
     }

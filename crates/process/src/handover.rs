@@ -1,4 +1,4 @@
-//! What the two processes of an upgrade say to each other before connections move.
+//! The messages between the two processes of an upgrade before connections move.
 //!
 //! ```text
 //! earlier process                       new process
@@ -81,10 +81,14 @@ pub mod kind {
     pub const PART: u8 = 17;
     /// [`HandoverVerdict`](super::HandoverVerdict)s on what is held: some of them.
     pub const VERDICTS: u8 = 18;
+    /// Flows of QUIC of one listening socket. There is no answer.
+    pub const FLOWS: u8 = 19;
+    /// All flows have come: datagrams are the new process's to read.
+    pub const FLOWS_END: u8 = 20;
 }
 
-/// How long one message may take to be sent, and the answer to a short one. The other process has
-/// nothing else to do, but the machine may be busy.
+/// The time that one message may take to be sent, and that the answer to a short one may take. The
+/// other process has nothing else to do, but the machine may be busy.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The state of the earlier process.
@@ -97,6 +101,10 @@ pub struct HandoverHello {
     /// Its process id, if it lingers: it reads DRAIN. Earlier programs do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lingers: Option<u32>,
+    /// It sends FLOWS and FLOWS_END to a process that reads their version. Earlier programs, and
+    /// recordings, do not.
+    #[serde(default)]
+    pub hands_flows: bool,
 }
 
 /// A listener of the earlier process.
@@ -110,7 +118,7 @@ pub struct Handed {
     /// Device and inode of a Unix socket's file. Earlier programs have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<Identity>,
-    /// How many sockets it has.
+    /// The number of its sockets.
     pub sockets: usize,
 }
 
@@ -222,7 +230,7 @@ pub struct HandoverReceived {
     /// The indexes of the connections that it does not take, in ascending order. It has dropped
     /// them: they stay the earlier process's.
     pub refused: Vec<usize>,
-    /// Why it does not take the first of them.
+    /// The reason why it does not take the first of them.
     pub why: Option<String>,
 }
 
@@ -242,13 +250,13 @@ pub struct Serve {
     pub first_id: u64,
 }
 
-/// Why the two processes do not understand each other.
+/// The reason why the two processes do not understand each other.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
     /// The channel is closed or too slow, or something else is wrong with it.
     #[error("{}", say(.0))]
     Channel(#[from] io::Error),
-    /// What a service manager keeps cannot be written or read.
+    /// A part that a service manager keeps cannot be written or read.
     #[error("{}", say_stored(.0))]
     Stored(io::Error),
     /// The other process says something that does not come now.
@@ -259,7 +267,7 @@ pub enum HandoverError {
     Content {
         /// Its kind.
         kind: u8,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -336,7 +344,7 @@ pub fn signal(channel: &mut Channel, kind: u8) -> Result<(), HandoverError> {
 /// [`HandoverError`].
 pub fn hand_state(
     listeners: &[Bound],
-    tickets: &[u8],
+    (tickets, hands_flows): (&[u8], bool),
     mut send: impl FnMut(u8, &[u8], &[BorrowedFd<'_>]) -> io::Result<()>,
 ) -> Result<(), HandoverError> {
     let handed = listeners.iter().map(|bound| Handed {
@@ -347,7 +355,8 @@ pub fn hand_state(
     });
     let program = String::from(env!("CARGO_PKG_VERSION"));
     let lingers = Some(std::process::id());
-    let hello = HandoverHello { program, listeners: handed.collect(), lingers };
+    let listed = handed.collect();
+    let hello = HandoverHello { program, listeners: listed, lingers, hands_flows };
     send(kind::HELLO, &body(kind::HELLO, &hello)?, &[])?;
     for bound in listeners {
         let sockets: Vec<BorrowedFd<'_>> = bound.distinct().map(|s| s.as_fd()).collect();
@@ -413,6 +422,7 @@ mod tests {
         assert_eq!(ready.batch_descriptors, BATCH_DESCRIPTORS_MAX);
         let body = br#"{"program":"0.1.0","listeners":[]}"#;
         let hello: HandoverHello = read(&received(kind::HELLO), kind::HELLO, body).unwrap();
+        assert!(!hello.hands_flows);
         assert_eq!(hello.lingers, None, "it ends by its drain_timeout, and reads no DRAIN");
         for body in ["", "{}"] {
             let kind = kind::RECEIVED;

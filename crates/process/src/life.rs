@@ -5,8 +5,9 @@
 pub enum Life {
     /// For months: what only the start needed is given back.
     Months,
-    /// Until a command has ended, which waits for its start. Giving back would take longer than the
-    /// rest of the start: it needs threads, and pages that the next step needs again.
+    /// The process lives until a command has ended, which waits for its start. Giving back would
+    /// take longer than the rest of the start: it needs threads, and pages that the next step needs
+    /// again.
     Command,
 }
 

@@ -6,7 +6,7 @@ use eyelet_downstream::connection::worker::SharedHttp;
 /// A thread that has ended by itself.
 pub struct LostThread {
     pub name: &'static str,
-    /// What the edge does not do any more.
+    /// The work that the edge does not do any more.
     effect: &'static str,
 }
 

@@ -12,8 +12,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use eyelet_edge::snapshot::listen::{Bound, own_files};
+use eyelet_edge::snapshot::published::worker_of_flows;
+use eyelet_engine::flows::format;
 use eyelet_engine::moving::batch::{Arrivals, BatchRead, Delivered, RefusalReason, count, deliver};
 use eyelet_engine::moving::parts::{ConnectionBatch, GroupProgress, IncomingGroup, PartFault};
+use eyelet_engine::worker::flow_state::inbox::Placed;
 use eyelet_hold::Holds;
 use eyelet_sys::channel::{Channel, Received};
 use tokio::sync::oneshot;
@@ -49,7 +52,7 @@ pub struct Predecessors {
     deliveries: AtomicUsize,
     /// The service ends, and all predecessors with it.
     must_drain: AtomicBool,
-    /// What is held, for verdicts of the process that started this one.
+    /// The held connections and requests, for verdicts of the process that started this one.
     holds: Arc<Holds>,
 }
 
@@ -119,7 +122,9 @@ impl Predecessors {
         let (ordered, orders) = io::pipe()?;
         let (predecessors, pid, is_passed_on) =
             (self.clone(), predecessor.pid, listeners.is_none());
-        let taking = Taking { channel, pid, ordered, workers, listeners, predecessors, taken: 0 };
+        let (taken, flows) = (0, 0);
+        let taking =
+            Taking { channel, pid, ordered, workers, listeners, predecessors, taken, flows };
         // Locked first: the thread may add those that its predecessor knows.
         let mut known = self.known.lock();
         let thread = thread::Builder::new().name("takeover".into()).spawn(|| taking.run())?;
@@ -278,12 +283,16 @@ struct Taking {
     predecessors: Arc<Predecessors>,
     /// Connections since the upgrade has settled, or before.
     taken: usize,
+    /// Flows of QUIC.
+    flows: usize,
 }
 
 impl Taking {
     /// Returns the channel if it was told to stop.
     fn run(mut self) -> Option<Channel> {
         let over = self.take_over();
+        // Whatever has come of them: nobody else reads datagrams any more.
+        self.workers.process.inboxes.end_flows(MESSAGE_TIMEOUT);
         let (name, is_settled) = (named(self.pid), self.listeners.is_none());
         match over {
             Ok(false) => return Some(self.channel),
@@ -310,6 +319,9 @@ impl Taking {
         own_files(&listeners);
         self.predecessors.is_unsettled.store(false, Relaxed);
         tracing::info!("{} connections are taken over", std::mem::take(&mut self.taken));
+        if self.flows > 0 {
+            tracing::info!("{} flows of QUIC are taken over", self.flows);
+        }
     }
 
     /// Receives batch after batch. Returns whether the predecessor has sent all, and not an order
@@ -330,6 +342,8 @@ impl Taking {
                     let verdicts = verdicts.into_iter().filter_map(HandoverVerdict::handed);
                     self.predecessors.holds.take_over(verdicts.collect(), held::now_unix_ms());
                 }
+                kind::FLOWS => self.receive_flows(received.descriptors, body.to_vec())?,
+                kind::FLOWS_END => self.workers.process.inboxes.end_flows(MESSAGE_TIMEOUT),
                 kind::PART => self.taken += self.receive_group(&received, &body)?,
                 other => return Err(HandoverError::Kind(other)),
             }
@@ -361,6 +375,24 @@ impl Taking {
             .ok_or_else(|| HandoverError::Content { kind: kind::PREDECESSOR, why: why() })?;
         let link = PredecessorLink { predecessor, channel: Channel::over(socket)? };
         self.predecessors.resume(vec![link], &self.workers);
+        Ok(())
+    }
+
+    /// Has the worker that reads their listening socket serve flows of QUIC. What cannot be read
+    /// ends the upgrade, and the other process serves on.
+    fn receive_flows(&mut self, sockets: Vec<OwnedFd>, body: Vec<u8>) -> Result<(), HandoverError> {
+        let fault = |why: String| HandoverError::Content { kind: kind::FLOWS, why };
+        let listeners = self.listeners.as_ref().ok_or(HandoverError::Kind(kind::FLOWS))?;
+        let inboxes = &self.workers.process.inboxes;
+        let via = format::via(&body).map_err(|error| fault(error.to_string()))?;
+        let worker = worker_of_flows(listeners, via, inboxes.workers());
+        let worker = worker.ok_or_else(|| fault(String::from("no worker reads their socket")))?;
+        let placed = inboxes.deliver_flows(worker, (body, sockets), MESSAGE_TIMEOUT)?;
+        let Placed { served, ended } = placed.map_err(fault)?;
+        if ended > 0 {
+            tracing::error!("{ended} flows of QUIC end: there is no room for them");
+        }
+        self.flows += served;
         Ok(())
     }
 

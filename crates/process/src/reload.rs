@@ -12,10 +12,10 @@ use crate::serve::{Preparation, PreparedReload, Running};
 use eyelet_config::{Depth, load_next};
 use eyelet_edge::snapshot::check::MISTAKES;
 
-/// How long all workers may take until they serve by the new configuration: one iteration of their
-/// event loops, and half a second for the queue of a removed listener.
+/// The time that all workers may take until they serve by the new configuration: one iteration of
+/// their event loops, and half a second for the queue of a removed listener.
 pub const SERVED_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often this is checked.
+/// The interval at which this is checked.
 pub const SERVED_STEP: Duration = Duration::from_millis(2);
 
 /// The result of a reload.

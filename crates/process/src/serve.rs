@@ -46,18 +46,18 @@ use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::log::{Log, Writer};
 use eyelet_tls::tickets::TicketKeys;
 
-/// Why an edge could not start, or could not take a new configuration.
+/// The reason why an edge could not start, or could not take a new configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A listener's address cannot be bound.
     #[error("{0}")]
     Listen(#[from] ListenError),
     /// The access log cannot be opened.
-    #[error("cannot open the access log {path:?}: {error}")]
+    #[error("cannot open the access log {path:?}: {error}; `access` in [log] names another file")]
     Log {
         /// The path that `log.access` names.
         path: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// A listener would have to bind its own address again.
@@ -362,7 +362,7 @@ impl Running {
         self.admin.configure(snapshot.config.admin.as_ref())?;
         follow_limits(&listeners, &limits);
         if let Err(error) = follow_modes(&listeners, &snapshot.config) {
-            tracing::error!("the mode is not set: {error}");
+            tracing::error!("a Unix socket keeps its earlier mode: {error}; reload again");
         }
         for bound in listeners.iter().filter(|bound| !known.contains(bound)) {
             tracing::info!("listening on {}", bound.address);
@@ -435,7 +435,7 @@ impl Running {
         let finished =
             std::thread::Builder::new().name("finish".into()).spawn(move || compress.finish());
         if let Err(error) = finished {
-            tracing::error!("dictionaries go on: {error}");
+            tracing::error!("the last dictionaries may be lost: no thread saves them: {error}");
         }
         self.order(Order::Settled);
     }

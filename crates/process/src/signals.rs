@@ -11,6 +11,7 @@ use crate::diagnostics::{self, Diagnostics};
 use crate::reload::{ReloadOutcome, reload};
 use crate::serve::Running;
 use crate::upgrade::{Departures, Upgrade, UpgradeEvent};
+use eyelet_config::Config;
 use eyelet_edge::snapshot::check::MISTAKES;
 use eyelet_sys::{child, service};
 use eyelet_telemetry::counters;
@@ -126,7 +127,7 @@ impl Signals {
                         edge.begin_upgrade(request, program).await;
                     }
                     ControlCommand::ChangeAccountKey => edge.change_account_key(request),
-                    ControlCommand::Held(_) => edge.answer_held(request).await,
+                    ControlCommand::Held(_) | ControlCommand::Explain(_) => edge.answer(request).await,
                 },
                 event = next_event(&mut edge.upgrade) => {
                     if let Some(stop) = edge.upgraded(event).await {
@@ -169,6 +170,8 @@ pub struct Operated<'a> {
     pub control: Option<Control>,
     /// The program that an upgrade starts if it names none.
     pub program: PathBuf,
+    /// Explains a connection, from the flags of `eyelet explain`.
+    pub explain: fn(&[String], &Config) -> ReloadOutcome,
     /// The upgrade that is under way.
     pub upgrade: Option<Attended>,
 }
@@ -176,7 +179,7 @@ pub struct Operated<'a> {
 /// An upgrade that is under way.
 pub struct Attended {
     upgrade: Upgrade,
-    /// Who asked for it, until the answer.
+    /// The request that asked for it, until the answer.
     request: Option<ControlRequest>,
     is_leaving: bool,
 }
@@ -226,11 +229,14 @@ impl Operated<'_> {
         });
     }
 
-    async fn answer_held(&self, request: ControlRequest) {
-        if let ControlCommand::Held(command) = &request.command {
-            let outcome = answer_held(&self.running.holds(), command.as_ref());
-            request.answer(&outcome).await;
-        }
+    /// Answers a question that changes nothing of the edge itself.
+    async fn answer(&self, request: ControlRequest) {
+        let outcome = match &request.command {
+            ControlCommand::Held(command) => answer_held(&self.running.holds(), command.as_ref()),
+            ControlCommand::Explain(words) => (self.explain)(words, &self.running.config()),
+            _ => return,
+        };
+        request.answer(&outcome).await;
     }
 
     async fn begin_upgrade(&mut self, request: ControlRequest, program: PathBuf) {
@@ -302,7 +308,7 @@ impl Operated<'_> {
     }
 }
 
-/// Why a running edge stops.
+/// The reason why a running edge stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopCause {
     /// This signal arrived.

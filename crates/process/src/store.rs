@@ -47,13 +47,13 @@ use crate::takeover::{EarlierState, state};
 use eyelet_edge::snapshot;
 use eyelet_edge::snapshot::listen::{Bound, ListenError, own_files};
 
-/// How long exchanges that are under way may take to end, if `drain_timeout` is not shorter. Parked
-/// connections stand still meanwhile, and nobody accepts.
+/// The time that exchanges that are under way may take to end, if `drain_timeout` is not shorter.
+/// Parked connections stand still meanwhile, and nobody accepts.
 const ACTIVE_MAX: Duration = Duration::from_secs(2);
-/// How long the workers may take to give up what they have: this and the time to end the rest.
+/// The time that the workers may take to give up what they have: this and the time to end the rest.
 const LEAVE_TIMEOUT: Duration = MESSAGE_TIMEOUT;
 
-/// Why the service manager does not have the connections.
+/// The reason why the service manager does not have the connections.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// It closes what it is given. No worker has left.
@@ -71,9 +71,9 @@ pub enum StoreError {
     /// It has not said that it has them.
     #[error("the service manager may keep only some of {connections} connections: {error}")]
     Unanswered {
-        /// How many it was given.
+        /// The number of connections that it was given.
         connections: usize,
-        /// Why it is not known.
+        /// The reason why it is not known.
         error: io::Error,
     },
 }
@@ -105,7 +105,8 @@ fn record(
     let listeners = running.listeners();
     let mut recorder = Recorder::new(descriptors_max)?;
     let tickets = running.ticket_keys().export();
-    hand_state(&listeners, &tickets, |kind, body, sockets| recorder.send(kind, body, sockets))?;
+    let send = |kind, body: &[u8], sockets: &[BorrowedFd<'_>]| recorder.send(kind, body, sockets);
+    hand_state(&listeners, (&tickets, false), send)?;
     let first_id = running.next_first_id();
     recorder.send(kind::SERVE, &body(kind::SERVE, &Serve { first_id })?, &[])?;
     // A process that cannot start has read the listening sockets, and no connection.
@@ -151,7 +152,7 @@ fn record_batch(recorder: &mut Recorder, batch: &LeavingBatch) -> io::Result<()>
     }
 }
 
-/// What an earlier process has given to the service manager.
+/// The connections that an earlier process has given to the service manager.
 pub struct Stored {
     recording: Recording,
     pub listeners: Vec<Bound>,

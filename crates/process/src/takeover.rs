@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use eyelet_config::ListenAddress;
+use eyelet_engine::flows::format::VERSION_FLOWS;
 use eyelet_engine::moving::batch::Arrivals;
 use eyelet_engine::moving::handover::VERSIONS_READ;
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
@@ -36,6 +37,7 @@ pub struct Predecessor {
     tickets: Zeroizing<Vec<u8>>,
     /// Its process id, if it lingers.
     lingers: Option<u32>,
+    hands_flows: bool,
 }
 
 impl Predecessor {
@@ -49,9 +51,9 @@ impl Predecessor {
         eyelet_sys::process::close_stdin()?;
         let mut channel = Channel::over(socket)?;
         let earlier = state(|| receive(&mut channel, Some(MESSAGE_TIMEOUT)))?;
-        let EarlierState { listeners, tickets, lingers } = earlier;
+        let EarlierState { listeners, tickets, lingers, hands_flows } = earlier;
         expect(&mut channel, kind::BEGIN, MESSAGE_TIMEOUT)?;
-        Ok(Self { channel, listeners, tickets, lingers })
+        Ok(Self { channel, listeners, tickets, lingers, hands_flows })
     }
 
     /// Says why this process ends.
@@ -77,7 +79,8 @@ impl Predecessor {
         let is_kept = |known: &Bound| listeners.iter().any(|bound| bound.holds(known));
         let known = self.listeners.iter().enumerate();
         let kept = known.filter(|(_, known)| is_kept(known)).map(|(index, _)| index).collect();
-        let (formats, batch_descriptors) = (VERSIONS_READ.into(), snapshot::batch_descriptors());
+        let formats = VERSIONS_READ.into_iter().chain([VERSION_FLOWS]).collect();
+        let batch_descriptors = snapshot::batch_descriptors();
         let pid = Some(std::process::id());
         let ready = HandoverReady {
             kept,
@@ -93,6 +96,11 @@ impl Predecessor {
         self.listeners.clear();
         let (received, body) = receive(&mut self.channel, Some(MESSAGE_TIMEOUT))?;
         let serve: Serve = read(&received, kind::SERVE, &body)?;
+        let workers = running.arrivals();
+        if self.hands_flows {
+            // One process reads datagrams at a time.
+            workers.process.inboxes.await_flows();
+        }
         running.serve(serve.first_id).map_err(io::Error::other)?;
         for _ in 0..SERVED_TIMEOUT.as_millis() / SERVED_STEP.as_millis() {
             if running.is_served(1) {
@@ -102,7 +110,7 @@ impl Predecessor {
         }
         let predecessor = LingeringProcess { pid: self.lingers, is_told: false };
         let link = PredecessorLink { predecessor, channel: self.channel };
-        let (workers, predecessors) = (running.arrivals(), running.predecessors.clone());
+        let predecessors = running.predecessors.clone();
         Ok(Handover { link, workers, listeners, predecessors })
     }
 }
@@ -114,6 +122,8 @@ pub struct EarlierState {
     pub tickets: Zeroizing<Vec<u8>>,
     /// Its process id, if it lingers after an upgrade.
     lingers: Option<u32>,
+    /// It sends its flows of QUIC.
+    hands_flows: bool,
 }
 
 /// Reads what an earlier process has besides connections.
@@ -126,13 +136,13 @@ pub fn state(
     let (received, body) = next()?;
     let hello: HandoverHello = read(&received, kind::HELLO, &body)?;
     tracing::info!("taking over from version {}", hello.program);
-    let lingers = hello.lingers;
+    let (lingers, hands_flows) = (hello.lingers, hello.hands_flows);
     let listeners = listeners(&mut next, hello)?;
     let (received, tickets) = next()?;
     if received.kind != kind::TICKETS {
         return Err(HandoverError::Kind(received.kind));
     }
-    Ok(EarlierState { listeners, tickets, lingers })
+    Ok(EarlierState { listeners, tickets, lingers, hands_flows })
 }
 
 /// The listeners of a hello with their sockets.
@@ -185,7 +195,11 @@ impl Handover {
     /// # Errors
     /// If the other process is gone, or no thread can be started. This process serves in any case.
     pub fn begin(mut self) -> Result<(), HandoverError> {
-        signal(&mut self.link.channel, kind::SERVING)?;
-        Ok(self.predecessors.follow(self.link, self.workers, self.listeners)?)
+        let process = self.workers.process.clone();
+        let said = signal(&mut self.link.channel, kind::SERVING);
+        let begun = said.and_then(|()| {
+            Ok(self.predecessors.follow(self.link, self.workers, self.listeners)?)
+        });
+        begun.inspect_err(|_| process.inboxes.end_flows(MESSAGE_TIMEOUT))
     }
 }

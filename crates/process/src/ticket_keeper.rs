@@ -19,8 +19,8 @@ use eyelet_tls::tickets::{Now, Origin, TicketKeys};
 /// The longest time between two looks at the wall clock, which may jump, and at the store, which
 /// may have lost its data.
 const STEP_MAX: Duration = Duration::from_secs(30);
-/// How long the start waits for the keys of the fleet, so that the first client can resume. Later
-/// they come without it.
+/// The time for which the start waits for the keys of the fleet, so that the first client can
+/// resume. Later they come without it.
 const START_WAIT: Duration = Duration::from_secs(2);
 /// After the first failure of the store; twice as long after each further one.
 const RETRY_MIN: Duration = Duration::from_millis(500);
@@ -34,7 +34,7 @@ pub struct TicketKeeper {
     thread: JoinHandle<()>,
 }
 
-/// What the thread is told.
+/// The orders to the thread.
 struct Orders {
     latest: Mutex<Order>,
     is_new: Condvar,

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use eyelet_engine::departure::{
     BatchAnswer, Departing, Departure, Leaving, ParcelCounts, departures,
 };
+use eyelet_engine::flows::format::VERSION_FLOWS;
 use eyelet_engine::moving::handover::{
     VERSION, VERSION_GROUP, VERSION_HELD, VERSION_PART, VERSION_RESTING, VERSION_USUAL,
 };
@@ -53,7 +54,7 @@ const KILL_STEP: Duration = Duration::from_millis(5);
 /// Events that wait for the main thread. It takes each at once.
 const EVENTS_MAX: usize = 4;
 
-/// Why an upgrade has failed.
+/// The reason why an upgrade has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UpgradeError {
     /// The new program cannot be started.
@@ -61,7 +62,7 @@ pub enum UpgradeError {
     Start {
         /// Its path.
         program: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// The new program has ended without a word.
@@ -307,8 +308,9 @@ impl Plan {
         let mut held = Held { predecessors: &self.predecessors, is_for_good: false };
         held.predecessors.hold();
         let (departures, answers, leaving) = self.departures(&ready);
-        let (parking, active) = (self.workers, self.workers);
-        workers = LeavingWorkers { answers, leaving, parking, active, moved: Moved::default() };
+        let (parking, active, flows) = (self.workers, self.workers, self.workers);
+        let moved = Moved::default();
+        workers = LeavingWorkers { answers, leaving, flows, parking, active, moved };
         self.left(&ready).for_each(Bound::put_file_aside);
         if events.blocking_send(UpgradeEvent::Serving(Departures { pid, departures })).is_err() {
             return Err(UpgradeError::Over);
@@ -386,6 +388,12 @@ impl Plan {
             );
             departing.0.iter_mut().for_each(|departure| departure.reads_below = Some(version));
         }
+        let moves_flows = ready.formats.contains(&VERSION_FLOWS);
+        if !moves_flows && self.listeners.iter().any(Bound::reads_datagrams) {
+            // It reads their sockets already.
+            tracing::warn!("the new process does not take flows of QUIC over: they end here");
+        }
+        departing.0.iter_mut().for_each(|departure| departure.moves_flows = moves_flows);
         departing
     }
 
@@ -421,7 +429,7 @@ impl Plan {
     ) -> Result<HandoverReady, UpgradeError> {
         let end = Instant::now() + within;
         let channel = &mut successor.channel;
-        hand_state(&self.listeners, &self.tickets, |kind, body, sockets| {
+        hand_state(&self.listeners, (&self.tickets, true), |kind, body, sockets| {
             channel.send(kind, body, sockets, MESSAGE_TIMEOUT)
         })?;
         signal(channel, kind::BEGIN)?;
@@ -452,6 +460,8 @@ impl Plan {
 struct LeavingWorkers {
     answers: Vec<mpsc::Sender<BatchAnswer>>,
     leaving: Receiver<Leaving>,
+    /// Those that still have flows of QUIC.
+    flows: usize,
     /// Those with something parked, and those with anything.
     parking: usize,
     active: usize,
@@ -474,6 +484,10 @@ impl LeavingWorkers {
                     let _ = worker.try_send(answer);
                 }
                 end?;
+            }
+            Ok(Leaving::Flows(batches)) => {
+                self.flows = self.flows.saturating_sub(1);
+                successor.give_flows(batches, self.flows == 0)?;
             }
             Ok(Leaving::ParkedMoved) => self.parking = self.parking.saturating_sub(1),
             Ok(Leaving::Left) => self.active = self.active.saturating_sub(1),

@@ -1,4 +1,4 @@
-//! Why the Workload API gives nothing that can be used.
+//! The reason why the Workload API gives nothing that can be used.
 
 use std::io;
 use std::time::Duration;

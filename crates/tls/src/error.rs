@@ -1,4 +1,5 @@
-//! Why a configuration of rustls, or a certificate, cannot be made. Each error names its file.
+//! The reason why a configuration of rustls, or a certificate, cannot be made. Each error names its
+//! file.
 
 use std::io;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ const MINTED_LEAF_BYTES_MAX: usize = 8 << 10;
 /// Bytes of one beside those of its chain and its key.
 const MINTED_BYTES: usize = 512;
 
-/// What was minted, and what signs it.
+/// The certificates that were minted, and the authorities that sign them.
 pub(crate) struct MintedCertificates {
     ecdsa: Key,
     rsa: Key,

@@ -44,7 +44,7 @@ pub(crate) struct Files {
 /// were read: a reload does not read thousands of them again.
 pub type UnchangedPairs = Box<dyn Fn(&CertificateFiles) -> Option<Description>>;
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Clone)]
 struct Unreadable {
     message: String,
@@ -52,7 +52,7 @@ struct Unreadable {
     is_absent: bool,
 }
 
-/// Why a pair cannot be used.
+/// The reason why a pair cannot be used.
 #[derive(Clone)]
 struct Fault {
     message: String,

@@ -36,7 +36,7 @@ impl Users {
         user.filter(|_| is_right).map(|user| &*user.name)
     }
 
-    /// Says if there is a user of this name.
+    /// True if there is a user of this name.
     pub fn has(&self, name: &str) -> bool {
         self.0.binary_search_by(|user| (*user.name).cmp(name)).is_ok()
     }

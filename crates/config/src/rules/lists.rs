@@ -31,7 +31,7 @@ pub enum ListKind {
 /// A file that rules take a list from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ListFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
     pub kind: ListKind,
 }

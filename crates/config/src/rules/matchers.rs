@@ -15,7 +15,7 @@ use eyelet_document::reader::{Section, Text, repeated};
 
 /// The matchers of a rule.
 pub(crate) struct Matchers<'t> {
-    /// With their offsets, for later messages.
+    /// The names with their offsets, for later messages.
     pub(crate) sni: Vec<(Text<'t>, NamePattern)>,
     /// Lists of further names.
     pub(crate) sni_lists: Vec<ListId>,

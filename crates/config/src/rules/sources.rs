@@ -11,7 +11,7 @@ use eyelet_document::reader::Section;
 /// by default.
 pub(crate) const SOURCES_MAX: usize = 256;
 
-/// What the upstreams of a rule are, for the addresses that they are dialled from.
+/// The upstreams of a rule, for the addresses that they are dialled from.
 pub(crate) enum Dialled<'a> {
     /// Configured hosts and ports.
     Hosts(Vec<&'a HostPort>),

@@ -318,7 +318,7 @@ pub(crate) fn crls(
     texts.into_iter().map(read).collect()
 }
 
-/// Says if revocation lists count although they have expired.
+/// True if revocation lists count although they have expired.
 pub(crate) fn accepts_expired_crl(section: &Section<'_>) -> bool {
     let words = [("accept", true), ("refuse", false)];
     section.word("crl_expired", " is no answer;", &words).unwrap_or(false)

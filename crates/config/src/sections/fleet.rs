@@ -15,7 +15,7 @@ use eyelet_document::reader::Section;
 /// `[fleet]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetSettings {
-    /// Where the shared values are.
+    /// The store of the shared values.
     pub store: StoreAddress,
     /// The file with the secret that seals them.
     pub secret_file: PathBuf,

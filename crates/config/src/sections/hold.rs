@@ -40,7 +40,7 @@ pub struct HoldWebhook {
 }
 
 impl Action {
-    /// What is added to it in a hold rule: it waits for a verdict first.
+    /// Returns the part that a hold rule adds: the action waits for a verdict first.
     pub fn hold(&self) -> Option<&Hold> {
         match self {
             Self::Splice(splice) => splice.hold.as_ref(),

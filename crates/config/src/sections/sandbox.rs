@@ -32,7 +32,7 @@ pub struct SandboxProfile {
     pub ask: bool,
     /// True if no name is refused.
     pub dry_run: bool,
-    /// Who resolves names.
+    /// The servers that resolve names.
     pub dns: Dns,
     /// Secrets that its command uses by their placeholders, and never has.
     pub secrets: Vec<SecretSettings>,
@@ -69,7 +69,7 @@ pub enum SandboxAction {
     Splice,
     /// It ends here, by a certificate that the run's own authority signs.
     Mint {
-        /// Who may sign the origin's certificate, in place of the system's roots.
+        /// The authorities that may sign the origin's certificate, in place of the system's roots.
         upstream_ca: Option<PathBuf>,
     },
 }

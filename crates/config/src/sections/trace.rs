@@ -15,7 +15,7 @@ use eyelet_document::reader::Section;
 /// `[trace]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceSettings {
-    /// Where spans are sent. `None`: ids are made and logged only.
+    /// The collector to which spans are sent. `None`: ids are made and logged only.
     pub endpoint: Option<TraceEndpoint>,
     /// The part of the traces begun here that is recorded: 0 to 1.
     pub sample: f64,

@@ -19,7 +19,7 @@ pub(crate) const LOCAL: &str = "local";
 /// `[local]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalSettings {
-    /// Where the authority is. `None`: the user's own folder.
+    /// The folder of the authority. `None`: the user's own folder.
     pub folder: Option<PathBuf>,
     /// The names that an authority may sign if it is made now.
     pub permitted: Permitted,

@@ -1,5 +1,5 @@
-//! Who asks a proxy: the user that a client names, its certificate, and the cgroup of a process at
-//! a Unix socket. It is noted before the rules are asked.
+//! The client of a proxy: the user that a client names, its certificate, and the cgroup of a
+//! process at a Unix socket. It is noted before the rules are asked.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub fn note_svid(
     }
 }
 
-/// Says if the listener knows users.
+/// True if the listener knows users.
 pub fn asks_user(connection: &Active<'_>) -> bool {
     connection.listener().users.is_some()
 }

@@ -1,5 +1,5 @@
-//! How long a parked connection may be at rest, and how long it has been: also for the worker, the
-//! settings or the task that it gets next.
+//! The time that a parked connection may be at rest, and the time that it has been: also for the
+//! worker, the settings or the task that it gets next.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::worker::{Handle, Settings, Worker};
 use eyelet_relay::{Flow, Relay};
 use eyelet_table::{ConnectionTable, SlotState};
 
-/// How long a connection is parked until it counts as settled. Most connections of a busy edge are
-/// over by then, and never pay for what only long ones need, such as keepalive.
+/// The time for which a connection is parked until it counts as settled. Most connections of a busy
+/// edge are over by then, and never pay for what only long ones need, such as keepalive.
 pub(crate) const SETTLE: Duration = Duration::from_secs(2);
 
 /// Time until an idle parked connection is due: to settle, or to be closed.
@@ -19,7 +19,7 @@ pub(crate) fn idle_for(worker: &Worker, relay: &mut Relay, settled: bool) -> Dur
     wait_for((worker, &worker.settings.get()), relay, settled)
 }
 
-/// That time by these settings.
+/// Returns that time by these settings.
 pub(crate) fn wait_for(
     (worker, settings): (&Worker, &Settings),
     relay: &mut Relay,
@@ -55,8 +55,8 @@ pub(crate) fn idle_since(worker: &Worker, key: Key) -> Option<u32> {
     Some(table.tick_before(idle))
 }
 
-/// How long a connection that is being parked may move no byte. The wait of one that was parked
-/// before, and was not used since, does not begin again.
+/// Returns the time for which a connection that is being parked may move no byte. The wait of one
+/// that was parked before, and was not used since, does not begin again.
 pub(crate) fn wait_of(
     active: &Handle,
     (info, relay): (&mut Parked, &mut Relay),

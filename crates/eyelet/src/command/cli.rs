@@ -223,7 +223,11 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Reload { file } => control::reload(&file),
         Command::Upgrade { file, binary } => control::upgrade(&file, binary.as_deref()),
         Command::Held(args) => held::held(&args),
-        Command::Explain(args) => explain::explain(&args, &mut io::stdout()),
+        Command::Explain(args) => {
+            let typed = std::env::args_os().skip(2);
+            let words: Vec<_> = typed.map(|word| word.to_string_lossy().into_owned()).collect();
+            explain::explain(&args, &words, &mut io::stdout())
+        }
         Command::Run(args) => run::run(&args, diagnostics),
         Command::Proxy(args) => run::proxy(&args, diagnostics),
         Command::List => run::list(&mut io::stdout()),
@@ -343,8 +347,15 @@ fn run_edge(
     let started = runtime.block_on(async { start(file, config, predecessor) });
     let (mut running, control) = started?;
     service::ready();
-    let mut edge =
-        Operated { running: &mut running, diagnostics, file, control, program, upgrade: None };
+    let mut edge = Operated {
+        running: &mut running,
+        diagnostics,
+        file,
+        control,
+        program,
+        explain: explain::explain_served,
+        upgrade: None,
+    };
     let stop = runtime.block_on(signals.until_stop(&mut edge));
     // The process that replaces this one is the service then, and says what it does.
     let is_leaving = edge.is_leaving();

@@ -95,7 +95,7 @@ fn listen(port: Option<u16>) -> Result<Vec<SocketAddr>, Box<dyn Error>> {
     })
 }
 
-/// What `eyelet explain --log-line` prints.
+/// Returns the output of `eyelet explain --log-line`.
 fn explained(file: &Path, line: &str) -> String {
     #[derive(Parser)]
     struct Command {
@@ -106,7 +106,7 @@ fn explained(file: &Path, line: &str) -> String {
     let words = ["explain".into(), file.into_os_string(), "--log-line".into(), line.into()];
     let mut out = Vec::new();
     match Command::try_parse_from(words) {
-        Ok(command) => _ = explain::explain(&command.explain, &mut out),
+        Ok(command) => _ = explain::explain(&command.explain, &[], &mut out),
         Err(error) => return error.to_string(),
     }
     String::from_utf8_lossy(&out).into_owned()

@@ -1,4 +1,5 @@
-//! Which crate may depend on which: the table of ARCHITECTURE.md, with every dependency by name.
+//! The crates and what each may depend on: the table of ARCHITECTURE.md, with every dependency by
+//! name.
 
 /// A crate is earned by a rule, and this is it: what each may depend on. No list: anything.
 pub const FLOORS: &[(&str, Option<&[&str]>)] = &[

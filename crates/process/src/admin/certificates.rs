@@ -1,4 +1,4 @@
-//! Which certificates are served, and those of them that expire first.
+//! The certificates that are served, and those of them that expire first.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use eyelet_edge::snapshot::Snapshot;
 
-/// How long the soonest expiries are remembered: finding them looks at every certificate.
+/// The time for which the soonest expiries are remembered: finding them looks at every certificate.
 const EXPIRY_TIME: Duration = Duration::from_mins(1);
 
 /// A certificate: its source, where it is from, and what it says.
@@ -35,9 +35,9 @@ pub struct Soonest {
     at: Instant,
     /// The configuration that they are of.
     generation: u64,
-    /// How many certificates there are in all.
+    /// The number of all certificates.
     count: usize,
-    /// How many of them cannot be used.
+    /// The number of those that cannot be used.
     unusable: usize,
     /// Those of [`first`].
     certificates: Vec<(Place, Origin)>,
@@ -57,7 +57,7 @@ impl Soonest {
         Self { at: Instant::now(), generation, count, unusable, certificates }
     }
 
-    /// Whether they are of this configuration, and were found a moment ago.
+    /// True if they are of this configuration, and were found a moment ago.
     pub fn is_new(&self, generation: u64) -> bool {
         self.generation == generation && self.at.elapsed() < EXPIRY_TIME
     }
@@ -83,7 +83,7 @@ pub fn all(snapshot: Arc<Snapshot>) -> Objects {
     certificates(None, described(snapshot))
 }
 
-/// So many of those that expire first.
+/// Returns so many of those that expire first.
 pub fn soonest(soonest: Arc<Soonest>, limit: usize) -> Objects {
     let all = Some(("all", json!(soonest.count)));
     let few = few_of(&soonest.certificates, limit);
@@ -115,7 +115,8 @@ fn first<T>(all: impl Iterator<Item = (Place, T)>) -> Vec<(Place, T)> {
     unusable
 }
 
-/// So many of [`first`]: those that cannot be used leave half of the places to those that expire.
+/// Returns so many of [`first`]: those that cannot be used leave half of the places to those that
+/// expire.
 fn few_of(soonest: &[(Place, Origin)], limit: usize) -> impl Iterator<Item = usize> + use<> {
     let unusable = soonest.partition_point(|(place, _)| *place == Place::Unusable);
     let usable = soonest.partition_point(|(place, _)| *place < Place::AskedInVain) - unusable;

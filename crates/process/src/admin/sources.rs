@@ -33,8 +33,8 @@ pub fn document(upstreams: &Table) -> Value {
     used.collect()
 }
 
-/// If each address could be dialled from at its last turn. One of several rules is up if it is for
-/// all of them.
+/// Returns if each address could be dialled from at its last turn. One of several rules is up if it
+/// is for all of them.
 fn states(upstreams: &Table) -> BTreeMap<String, bool> {
     let mut states = BTreeMap::new();
     for (ip, is_faulty) in upstreams.members().flat_map(|member| member.sources.faulty()) {

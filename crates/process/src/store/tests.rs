@@ -49,7 +49,7 @@ fn recording(batches: Vec<LeavingBatch>, is_cut: bool) -> Recording {
     Recording::open(recorder.finish().unwrap()).unwrap()
 }
 
-/// What a worker gets, which takes everything: the states, and how many sockets.
+/// The batches of a worker that takes everything: the states, and the number of sockets.
 type Got = Vec<(Vec<u8>, usize)>;
 
 /// Takes a recording with room for so many descriptors. Returns what the worker got, and counts.

@@ -6,7 +6,7 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eyelet_engine::departure::{BatchAnswer, LeavingBatch};
+use eyelet_engine::departure::{BatchAnswer, FlowBatch, LeavingBatch};
 use eyelet_engine::moving::handover::VERSION_USUAL;
 use eyelet_engine::moving::parts::{GroupPart, parts};
 use eyelet_sys::channel::Channel;
@@ -62,6 +62,18 @@ impl Successor {
             answer_timeout: MESSAGE_TIMEOUT,
             is_on_its_own: false,
         }
+    }
+
+    /// Gives flows of QUIC of a worker. Behind the last ones the new process reads datagrams.
+    pub(super) fn give_flows(
+        &mut self,
+        batches: Vec<FlowBatch>,
+        are_last: bool,
+    ) -> Result<(), HandoverError> {
+        for FlowBatch { body, sockets } in batches {
+            self.send(kind::FLOWS, &body, &sockets)?;
+        }
+        if are_last { signal(&mut self.channel, kind::FLOWS_END) } else { Ok(()) }
     }
 
     /// Hands over a batch. Without an answer the worker takes it back.

@@ -47,7 +47,7 @@ const ROOTS_BYTES_MAX: u64 = 4 << 20;
 /// The trust of a run. Without minted names it is empty.
 #[derive(Debug, Default)]
 pub struct RunTrust {
-    /// Who signs what is minted.
+    /// The authority that signs what is minted.
     pub authority: Option<RunAuthority>,
     /// Files for the command.
     pub files: Vec<ShownFile>,

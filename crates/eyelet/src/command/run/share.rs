@@ -107,7 +107,7 @@ fn url(scheme: &str, address: SocketAddr, usual: u16) -> String {
     }
 }
 
-/// As openssl and the settings of phones show it.
+/// Returns the fingerprint as openssl and the settings of phones show it.
 fn fingerprint(pem: &str) -> Result<String, String> {
     let certificate = Pem::new(pem.as_bytes()).certificate().map_err(|why| why.to_string())?;
     let mut text = String::new();

@@ -101,7 +101,7 @@ fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
     Ok(profile)
 }
 
-/// Says if people are asked. Then the folder of control sockets is there, so that it is hidden from
+/// True if people are asked. Then the folder of control sockets is there, so that it is hidden from
 /// the command: see [`hidden`].
 fn asks(profile: &SandboxProfile, lets_all_pass: bool) -> io::Result<bool> {
     let asks = profile.ask && !lets_all_pass;

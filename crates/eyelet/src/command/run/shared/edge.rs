@@ -127,9 +127,10 @@ struct SharedEdge {
     heard: Sender<(u64, Heard)>,
     /// Connections whose other end is closed.
     leaving: Vec<u64>,
-    /// Who waits for the end of a project: the project's connection, and the one that waits.
+    /// The ones who wait for the end of a project: the project's connection, and the one that
+    /// waits.
     stops: Vec<(u64, u64)>,
-    /// What looks for applications that run already, by the project's connection.
+    /// The tasks that look for applications that run already, by the project's connection.
     lookouts: HashMap<u64, JoinHandle<()>>,
     serving: Option<Serving>,
     /// A project that has left is still served, because a configuration without it failed.
