@@ -3,7 +3,6 @@
 //! [`worker::Program`].
 //!
 //! Each module of this list imports only what is above it:
-//! - [`links`]: upstream connections that several connections share, while they move.
 //! - [`departure`]: what is said while connections move to another process.
 //! - [`worker`]: the state of a worker, its handle on a connection, and the program that it calls.
 //! - [`park`]: connections between two events.
@@ -18,7 +17,6 @@ pub mod departure;
 pub mod flows;
 pub mod held;
 pub mod iteration;
-pub mod links;
 pub mod listing;
 pub mod moving;
 pub mod park;
@@ -29,6 +27,8 @@ pub mod worker;
 mod sim;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+/// Upstream connections that several connections share, while they move.
+pub use eyelet_handover::links;
 /// Sides of a connection, and what their sockets are ready for.
 pub use eyelet_relay::ready;
 /// The system calls that move bytes. In tests the simulator replaces them.

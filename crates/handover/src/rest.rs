@@ -1,4 +1,4 @@
-//! How long a connection that moves has been at rest, and how long it may still be.
+//! The time for which a connection that moves has been at rest, and may still be.
 
 use std::time::Duration;
 

@@ -1,16 +1,20 @@
-//! The connections of a worker: their slots, deadlines and registrations, and the queues in which
-//! they wait.
+//! The connections of a worker: their slots, deadlines and registrations, the queues in which they
+//! wait, and the clock.
 //!
 //! - `connection_table`: one slot a connection, its readiness and its deadline (`timer_wheel`).
 //! - `further`, `shared_socket`, `shared_streams`: what some connections have beside their slots.
 //! - [`run_queue`]: those that are resumed without an event.
+//! - [`memory_wait`], [`large_groups`]: those that wait for memory, or are too many to leave.
 //! - [`queues`], [`drain_pace`]: which are shed first, and how many a drain ends.
 
 #![allow(missing_docs)] // only the workspace uses it
 
+pub mod clock;
 mod connection_table;
 pub mod drain_pace;
 pub mod further;
+pub mod large_groups;
+pub mod memory_wait;
 pub mod queues;
 pub mod run_queue;
 mod shared_socket;

@@ -120,8 +120,8 @@ impl MessageEncrypter for NumberedEncrypter {
     }
 }
 
-/// The methods of a verifier that verify signatures, by [`PROVIDER`]. The argument says what becomes
-/// of an error.
+/// The methods of a verifier that verify signatures, by [`PROVIDER`]. The argument says what
+/// becomes of an error.
 macro_rules! verifies_signatures {
     ($fault:expr) => {
         fn verify_tls12_signature(

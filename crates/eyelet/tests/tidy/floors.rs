@@ -121,11 +121,15 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/handover",
         Some(&[
+            "eyelet-flows",
             "eyelet-hold",
             "eyelet-memory",
             "eyelet-record",
             "eyelet-relay",
+            "eyelet-sys",
+            "eyelet-table",
             "eyelet-telemetry",
+            "foldhash",
             "postcard",
             "serde",
             "thiserror",
@@ -134,7 +138,14 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ),
     (
         "crates/table",
-        Some(&["eyelet-memory", "eyelet-relay", "eyelet-sys", "eyelet-telemetry", "foldhash"]),
+        Some(&[
+            "eyelet-memory",
+            "eyelet-relay",
+            "eyelet-sys",
+            "eyelet-telemetry",
+            "foldhash",
+            "tracing",
+        ]),
     ),
     (
         "crates/engine",
@@ -476,6 +487,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-config",
             "eyelet-downstream",
             "eyelet-engine",
+            "eyelet-handover",
             "eyelet-hold",
             "eyelet-http",
             "eyelet-memory",
@@ -610,6 +622,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-edge",
             "eyelet-engine",
             "eyelet-fleet",
+            "eyelet-handover",
             "eyelet-hold",
             "eyelet-memory",
             "eyelet-pki",

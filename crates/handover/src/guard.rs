@@ -2,8 +2,8 @@
 
 use eyelet_telemetry::reason::Reason;
 
-/// Reads a client's datagrams until it has the handshake's keys: it could change its hello after the
-/// decision. The program's code, because it takes the keys of Initial packets.
+/// Reads a client's datagrams until it has the handshake's keys: it could change its hello after
+/// the decision. The program's code, because it takes the keys of Initial packets.
 pub trait DatagramGuard {
     /// Reads a datagram of the client. Takes the server's id if it is known.
     fn read(&mut self, datagram: &[u8], server_id: Option<&[u8]>) -> GuardTurn;
