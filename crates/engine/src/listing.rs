@@ -13,9 +13,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::park;
 use crate::park::rest;
-use crate::table::{EndCause, Slot, SlotState};
 use crate::worker::Worker;
 use eyelet_relay::Relay;
+use eyelet_table::{EndCause, Slot, SlotState};
 
 mod passing;
 
@@ -221,12 +221,12 @@ mod tests {
 
     use super::*;
     use crate::park::tests::{EACH_STREAMS, Faulty, parked, terminated, with_exchange};
-    use crate::table::Phase;
     use crate::testing::{SETTINGS, worker};
     use crate::worker::WaitError;
     use crate::worker::{Handle, Settings};
     use eyelet_relay::Flow;
     use eyelet_relay::splice::Spliced;
+    use eyelet_table::Phase;
     use eyelet_telemetry::info::Decided;
     use eyelet_telemetry::listing::ConnectionId;
 

@@ -212,11 +212,7 @@ impl CertificateStore {
     }
 
     /// Describes a certificate if its files have not changed since they were read.
-    pub fn describe(
-        &self,
-        place: CertificatePlace,
-        files: &CertificateFiles,
-    ) -> Option<Description> {
+    pub fn describe(&self, place: PairPlace, files: &CertificateFiles) -> Option<Description> {
         let set = self.slots.get(place.set as usize)?.lock().set.clone().ok()?;
         let certificate = set.get(place.index)?;
         let is_current = certificate.is_current(files);
@@ -432,7 +428,7 @@ impl Drop for Certificate {
 
 /// A certificate of a configuration: its set, and its index there.
 #[derive(Clone, Copy)]
-pub struct CertificatePlace {
+pub struct PairPlace {
     set: u32,
     index: usize,
 }
@@ -440,7 +436,7 @@ pub struct CertificatePlace {
 /// The certificates of a configuration by a digest of their files' names.
 pub struct PairPlaces {
     hasher: RandomState,
-    places: HashMap<u64, CertificatePlace>,
+    places: HashMap<u64, PairPlace>,
 }
 
 impl PairPlaces {
@@ -449,14 +445,14 @@ impl PairPlaces {
         let (hasher, mut places) = (RandomState::new(), HashMap::new());
         for set in 0..rules.certificates_len() as u32 {
             for (index, files) in rules.certificates(set).enumerate() {
-                places.insert(hasher.hash_one(&files), CertificatePlace { set, index });
+                places.insert(hasher.hash_one(&files), PairPlace { set, index });
             }
         }
         Self { hasher, places }
     }
 
     /// The place of these files, if the same rules have them.
-    pub fn of(&self, rules: &RuleList, files: &CertificateFiles) -> Option<CertificatePlace> {
+    pub fn of(&self, rules: &RuleList, files: &CertificateFiles) -> Option<PairPlace> {
         let place = *self.places.get(&self.hasher.hash_one(files))?;
         (rules.certificates(place.set).nth(place.index)? == *files).then_some(place)
     }

@@ -14,9 +14,9 @@ use quinn_udp::{EcnCodepoint, RecvMeta, Transmit};
 use crate::flows::{BATCHES, datagrams, receive_batch};
 use crate::ready::{CLIENT, READ};
 use crate::worker::Worker;
-use crate::worker::flow_state::guard::GuardTurn;
 use crate::worker::flow_state::inbox::{HANDED_BYTES_MAX, HandedDatagram};
 use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket};
+use eyelet_handover::guard::GuardTurn;
 
 /// The way of a client's datagram.
 enum Turn {

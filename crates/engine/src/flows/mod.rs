@@ -18,7 +18,6 @@ mod begin;
 mod clients;
 mod decide;
 mod ends;
-pub mod format;
 mod listen;
 mod moving;
 mod upstream;
@@ -51,7 +50,8 @@ impl Worker {
         match news {
             FlowNews::Message { body, sockets, placed } => {
                 let import = |bytes: &[u8]| self.program()?.import_guard(bytes);
-                let read = format::decode(&body, sockets, self.now_unix_ms(), import);
+                let read =
+                    eyelet_handover::flows::decode(&body, sockets, self.now_unix_ms(), import);
                 let said = read.map(|flows| self.admit_flows(flows));
                 // Who waits for it has given up, if this fails.
                 let _ = placed.try_send(said.map_err(|error| error.to_string()));

@@ -14,14 +14,14 @@ use eyelet_relay::Relay;
 use eyelet_sys::socket::datagram;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 
-use super::format::{FlowImportError, VERSION_FLOWS, decode, via};
-use crate::departure::FlowBatch;
 use crate::testing::stepper::{Stepper, check_worker};
 use crate::testing::{SETTINGS, worker, worker_with};
 use crate::worker::flow_state::FlowPass;
-use crate::worker::flow_state::guard::{DatagramGuard, GuardTurn};
 use crate::worker::flow_state::inbox::{FlowNews, Placed};
 use crate::worker::{Handle, ListenerSocket, Program, Settings, Task, Update, Worker};
+use eyelet_handover::flows::FlowBatch;
+use eyelet_handover::flows::{FlowImportError, VERSION_FLOWS, decode, via};
+use eyelet_handover::guard::{DatagramGuard, GuardTurn};
 
 /// Lets all flows pass to one server, with a guard that drops what begins with its byte.
 struct Passing {
