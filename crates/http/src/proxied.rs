@@ -133,8 +133,9 @@ impl ProxiedClient {
             Some(outcome) => End { outcome, reason },
             None => End::failed(reason),
         };
-        let fault = match http1::next(&mut self.client, http, AWAKE).await {
-            NextRequest::Request(request) => match target(&request, self.dialled) {
+        let mut request = Request::empty();
+        let fault = match http1::next(&mut self.client, http, AWAKE, &mut request).await {
+            NextRequest::Request => match target(&request, self.dialled) {
                 Ok(target) => return Ok(ProxiedRequest { request, target }),
                 Err(fault) => fault,
             },

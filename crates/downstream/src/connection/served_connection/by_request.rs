@@ -13,6 +13,15 @@ use super::{ClientInfo, ServedConnection};
 use crate::connection::route::Route;
 use crate::connection::worker::Http;
 
+/// What is known of a request beside its head.
+#[derive(Clone, Copy)]
+pub struct RequestTraits {
+    /// It asks for a WebSocket. Its CONNECT is asked as GET.
+    pub is_websocket: bool,
+    /// It may have fields whose names are not common.
+    pub may_have_others: bool,
+}
+
 /// The ruling on a request.
 pub enum RequestRuling {
     /// The rule of its connection takes it.
@@ -26,12 +35,12 @@ pub enum RequestRuling {
 }
 
 impl ServedConnection {
-    /// Decides a request, if rules ask for requests. A WebSocket's CONNECT is asked as GET.
+    /// Decides a request, if rules ask for requests.
     #[inline]
-    pub fn rule_on(&self, request: &request::Parts, is_websocket: bool) -> RequestRuling {
+    pub fn rule_on(&self, request: &request::Parts, traits: RequestTraits) -> RequestRuling {
         match &self.route {
             Some(route) if !route.by_request.is_empty() && !self.is_of_request => {
-                self.decide_request(route, request, is_websocket)
+                self.decide_request(route, request, traits)
             }
             _ => RequestRuling::Own,
         }
@@ -41,9 +50,9 @@ impl ServedConnection {
         &self,
         route: &Route,
         request: &request::Parts,
-        is_websocket: bool,
+        traits: RequestTraits,
     ) -> RequestRuling {
-        let (rule, reason) = match verdict_on(&self.http, route, request, is_websocket) {
+        let (rule, reason) = match verdict_on(&self.http, route, request, traits) {
             Verdict { rule: Some(RuleId(rule)), refuse: None } => {
                 let by = if rule == route.rule {
                     None
@@ -53,7 +62,7 @@ impl ServedConnection {
                 };
                 let ruled = by.as_deref().unwrap_or(self);
                 let asks = ruled.asks_about_requests();
-                let key = || ruled.question(request, asked_method(request, is_websocket));
+                let key = || ruled.question(request, asked_method(request, traits.is_websocket));
                 let key = asks.then(key);
                 match (by, key) {
                     (None, _) if rule != route.rule => (Some(rule), OTHER_HANDSHAKE),
@@ -88,7 +97,8 @@ impl ServedConnection {
         if !route.by_request.is_empty() {
             // The CONNECT of a WebSocket is the only one that comes here.
             let is_websocket = request.method == Method::CONNECT;
-            let verdict = verdict_on(&http, &route, request, is_websocket);
+            let traits = RequestTraits { is_websocket, may_have_others: true };
+            let verdict = verdict_on(&http, &route, request, traits);
             let Verdict { rule: Some(RuleId(rule)), refuse: None } = verdict else { return None };
             if rule != route.rule {
                 route = route.of_request(&http, &info, (rule, has_preface))?;
@@ -170,12 +180,20 @@ impl ServedConnection {
 }
 
 /// The verdict of the route's rules on a request.
-fn verdict_on(http: &Http, route: &Route, request: &request::Parts, is_websocket: bool) -> Verdict {
+#[inline]
+fn verdict_on(
+    http: &Http,
+    route: &Route,
+    request: &request::Parts,
+    RequestTraits { is_websocket, may_have_others }: RequestTraits,
+) -> Verdict {
+    // No name of these is a common one.
+    let has = |names: &[&str]| may_have_others && has_any(&request.headers, names);
     let facts = RequestFacts {
         method: asked_method(request, is_websocket),
         path: request.uri.path(),
-        has_override: &|| has_any(&request.headers, &METHOD_FIELDS),
-        has_other_path: &|| has_any(&request.headers, &PATH_FIELDS),
+        has_override: &|| has(&METHOD_FIELDS),
+        has_other_path: &|| has(&PATH_FIELDS),
     };
     http.shared.config.policy.decide_request(&route.by_request, &facts)
 }
