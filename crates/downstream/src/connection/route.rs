@@ -40,8 +40,9 @@ pub struct Route {
     group: Option<Arc<Group>>,
     /// The client's destination, if that is the upstream.
     destination: Option<Box<HttpUpstream>>,
-    /// The rule that decided the connection.
-    pub of_connection: u32,
+    /// The rule that decided the connection. `None`: another one than this, which is not known any
+    /// more.
+    of_connection: Option<u32>,
     /// The rules that decide its requests, ascending. Empty: its own rule takes all of them.
     pub by_request: Rc<[RuleId]>,
 }
@@ -100,6 +101,10 @@ impl Route {
         let decided_by = info.decided.labels.generation();
         if decided_by == shared.generation {
             let mut route = Self::new(http, info, (info.decided.listener, info.decided.rule?))?;
+            if route.holds_connections() && info.decided.held.is_none() {
+                // Nobody was asked about the connection: an exchange by this rule has rested on it.
+                route.of_connection = None;
+            }
             if !route.has_verdict(info, true) {
                 return None;
             }
@@ -137,7 +142,7 @@ impl Route {
     ) -> Option<Self> {
         let mut route = Self::new(http, info, (info.decided.listener, rule))?;
         (route.of_connection, route.by_request) = (self.of_connection, self.by_request.clone());
-        let is_own = rule == self.of_connection;
+        let is_own = Some(rule) == self.of_connection;
         if !route.is_fit(http, info, has_preface) || !route.has_verdict(info, is_own) {
             return None;
         }
@@ -195,7 +200,8 @@ impl Route {
     /// True for a hold rule by which somebody is asked about each request: it asks for requests, or
     /// the connection came to another rule.
     pub fn asks_about_requests(&self) -> bool {
-        let is_asked = |hold: &Hold| hold.of_requests || self.rule != self.of_connection;
+        let is_others = Some(self.rule) != self.of_connection;
+        let is_asked = |hold: &Hold| hold.of_requests || is_others;
         self.action.hold().is_some_and(is_asked)
     }
 
@@ -239,7 +245,7 @@ impl Route {
         let others = terminate.others.iter().filter_map(TerminateUpstream::as_http);
         let (shelf, others) = (shelf(upstream), others.map(shelf).collect());
         let group = http.dialler.names.shared.upstreams.of(rule).cloned();
-        let (of_connection, by_request) = (rule, Rc::default());
+        let (of_connection, by_request) = (Some(rule), Rc::default());
         Some(Self { rule, action, shelf, others, group, destination, of_connection, by_request })
     }
 
@@ -286,7 +292,7 @@ impl Route {
 
     /// The route of one request of a proxy's client.
     pub fn proxied(rule: u32, action: Arc<Action>, shelf: Rc<Shelf>) -> Self {
-        let (others, of_connection, by_request) = (Box::default(), rule, Rc::default());
+        let (others, of_connection, by_request) = (Box::default(), Some(rule), Rc::default());
         let (group, destination) = (None, None);
         Self { rule, action, shelf, others, group, destination, of_connection, by_request }
     }

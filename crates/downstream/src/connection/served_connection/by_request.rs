@@ -147,11 +147,12 @@ impl ServedConnection {
     }
 
     /// True if exchanges may rest. A stream that rests is its connection's, and so is its rule. A
-    /// connection whose exchange rests goes on by the rule of it, and to a rule that holds whole
-    /// connections it has not come.
+    /// connection whose exchange rests goes on by the rule of it, and the verdict on a connection
+    /// is for its own rule.
     pub fn may_rest(&self, is_multiplexed: bool) -> bool {
         let holds_connections = self.route.as_ref().is_some_and(Route::holds_connections);
-        !(self.is_of_request && (is_multiplexed || holds_connections))
+        let has_verdict = self.info.decided.held.is_some();
+        !(self.is_of_request && (is_multiplexed || holds_connections && has_verdict))
     }
 
     /// The refusal of a request, for its client.
