@@ -45,6 +45,8 @@ pub struct Route {
     of_connection: Option<u32>,
     /// The rules that decide its requests, ascending. Empty: its own rule takes all of them.
     pub by_request: Rc<[RuleId]>,
+    /// The rules in shadow that ask for its requests, ascending.
+    pub shadows: Rc<[RuleId]>,
 }
 
 /// One of a route's upstreams.
@@ -163,7 +165,8 @@ impl Route {
         let policy = &http.shared.config.policy;
         if policy.asks_requests() {
             let mut kept = Kept::of(http, info, info.decided.listener, local)?;
-            self.by_request = policy.request_rules(RuleId(self.rule), &mut kept).into();
+            let found = policy.request_rules(RuleId(self.rule), &mut kept);
+            (self.by_request, self.shadows) = (found.deciding.into(), found.shadows.into());
         }
         Some(())
     }
@@ -245,8 +248,18 @@ impl Route {
         let others = terminate.others.iter().filter_map(TerminateUpstream::as_http);
         let (shelf, others) = (shelf(upstream), others.map(shelf).collect());
         let group = http.dialler.names.shared.upstreams.of(rule).cloned();
-        let (of_connection, by_request) = (Some(rule), Rc::default());
-        Some(Self { rule, action, shelf, others, group, destination, of_connection, by_request })
+        let (of_connection, by_request, shadows) = (Some(rule), Rc::default(), Rc::default());
+        Some(Self {
+            rule,
+            action,
+            shelf,
+            others,
+            group,
+            destination,
+            of_connection,
+            by_request,
+            shadows,
+        })
     }
 
     /// The upstream for a request of this client that was at those of `tried`. `None`: it was at
@@ -292,9 +305,17 @@ impl Route {
 
     /// The route of one request of a proxy's client.
     pub fn proxied(rule: u32, action: Arc<Action>, shelf: Rc<Shelf>) -> Self {
-        let (others, of_connection, by_request) = (Box::default(), Some(rule), Rc::default());
-        let (group, destination) = (None, None);
-        Self { rule, action, shelf, others, group, destination, of_connection, by_request }
+        Self {
+            rule,
+            action,
+            shelf,
+            others: Box::default(),
+            group: None,
+            destination: None,
+            of_connection: Some(rule),
+            by_request: Rc::default(),
+            shadows: Rc::default(),
+        }
     }
 
     /// True if bodies of requests are decoded for the application.

@@ -4,12 +4,14 @@ use std::rc::Rc;
 
 use eyelet_config::Action;
 use eyelet_policy::{RequestFacts, RuleId, Verdict};
+use eyelet_telemetry::info::Outcome;
 use eyelet_telemetry::reason::Reason;
 use http::{HeaderMap, HeaderName, Method, request};
 
 use super::held_request::HeldRuling;
 use super::refused_request::RefusedRequest;
 use super::{ClientInfo, ServedConnection};
+use crate::connection::intermediary::outcome_of;
 use crate::connection::route::Route;
 use crate::connection::worker::Http;
 
@@ -129,6 +131,7 @@ impl ServedConnection {
         served.is_over.set(true);
         served.is_of_request = true;
         served.decoders = self.decoders.clone();
+        served.shadows = self.shadows.clone();
         served
     }
 
@@ -155,6 +158,26 @@ impl ServedConnection {
         !(self.is_of_request && (is_multiplexed || holds_connections && has_verdict))
     }
 
+    /// The rules in shadow before the deciding one that take a request of this connection, and what
+    /// they would have done. A WebSocket's CONNECT is asked as GET.
+    pub(super) fn shadows_on(&self, request: &request::Parts) -> Option<Box<[(u32, Outcome)]>> {
+        if self.shadows.is_empty() {
+            return None;
+        }
+        let is_websocket = request.method == Method::CONNECT;
+        let config = &self.http.shared.config;
+        let decided_by = self.info.decided.rule.map(RuleId);
+        let take = with_facts(request, is_websocket, |facts| {
+            let take = config.policy.shadows_by_request(&self.shadows, decided_by, facts);
+            take.filter_map(|(rule, is_refused)| {
+                let action = config.rules.get(usize::try_from(rule.0).ok()?)?.action;
+                Some((rule.0, if is_refused { Outcome::Refused } else { outcome_of(action) }))
+            })
+            .collect::<Box<[_]>>()
+        });
+        (!take.is_empty()).then_some(take)
+    }
+
     /// The refusal of a request, for its client.
     pub(super) fn refused_request(&self, reason: &Reason) -> RefusedRequest<'_> {
         let decided = &self.info.decided;
@@ -172,13 +195,21 @@ impl ServedConnection {
 
 /// The verdict of the route's rules on a request.
 fn verdict_on(http: &Http, route: &Route, request: &request::Parts, is_websocket: bool) -> Verdict {
-    let facts = RequestFacts {
+    let policy = &http.shared.config.policy;
+    with_facts(request, is_websocket, |facts| policy.decide_request(&route.by_request, facts))
+}
+
+fn with_facts<T>(
+    request: &request::Parts,
+    is_websocket: bool,
+    done: impl FnOnce(&RequestFacts<'_>) -> T,
+) -> T {
+    done(&RequestFacts {
         method: asked_method(request, is_websocket),
         path: request.uri.path(),
         has_override: &|| has_any(&request.headers, &METHOD_FIELDS),
         has_other_path: &|| has_any(&request.headers, &PATH_FIELDS),
-    };
-    http.shared.config.policy.decide_request(&route.by_request, &facts)
+    })
 }
 
 /// The method that rules see. A WebSocket's CONNECT is asked as GET.
