@@ -4,8 +4,8 @@ use std::fmt;
 
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
-/// Verdicts that are remembered at a time: about 1 MiB where they are about names, 20 MiB where each
-/// has the longest path. Each was given by hand or by the webhook.
+/// Verdicts that are remembered at a time: about 1 MiB where they are about names, 20 MiB where
+/// each has the longest path. Each was given by hand or by the webhook.
 pub const KEPT_MAX: usize = 10_000;
 
 /// A verdict, and who gave it.

@@ -39,7 +39,13 @@ impl Holds {
             host: None,
             left_ms: 0,
         });
-        given.chain(state.kept.handed(now_unix_ms)).collect()
+        let kept = state.kept.held(now_unix_ms).map(|(key, kept)| HandedVerdict {
+            key: key.clone(),
+            decision: kept.decision,
+            host: kept.host,
+            left_ms: kept.until_unix_ms - now_unix_ms,
+        });
+        given.chain(kept).collect()
     }
 
     /// Goes on with the verdicts of another process: for those who waited there, and if they hold
@@ -103,8 +109,7 @@ mod tests {
         decide("before", Keep::Once);
         old.begin_handover();
         decide("window", Keep::Once);
-        // One that moved before the verdict, one that came after it, and one that has the verdict of
-        // an hour.
+        // One that moved before the verdict, one that came after it, and one of the hour.
         let (moved, came) = (ask(&new, "window").moved(), ask(&new, "window"));
         let asks = ask(&new, "hour");
         let handed = old.handed(200);

@@ -4,7 +4,6 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use super::HandedVerdict;
 use crate::question::HoldKey;
 use crate::verdict::{HoldDecision, KEPT_MAX};
 
@@ -16,12 +15,13 @@ pub(super) struct KeptVerdicts {
     last: u64,
 }
 
+/// One of them.
 #[derive(Debug)]
-struct KeptVerdict {
-    decision: HoldDecision,
-    until_unix_ms: u64,
+pub(super) struct KeptVerdict {
+    pub(super) decision: HoldDecision,
+    pub(super) until_unix_ms: u64,
     /// The host of the client that it was about first, if that is known.
-    host: Option<IpAddr>,
+    pub(super) host: Option<IpAddr>,
     /// Later ones have larger numbers.
     number: u64,
 }
@@ -73,15 +73,9 @@ impl KeptVerdicts {
         self.by_key.retain(|_, kept| !forgotten.contains(&kept.number));
     }
 
-    /// Those that hold, for another process.
-    pub(super) fn handed(&self, now_unix_ms: u64) -> impl Iterator<Item = HandedVerdict> + '_ {
-        let held = self.by_key.iter().filter(move |(_, kept)| kept.until_unix_ms > now_unix_ms);
-        held.map(move |(key, kept)| HandedVerdict {
-            key: key.clone(),
-            decision: kept.decision,
-            host: kept.host,
-            left_ms: kept.until_unix_ms - now_unix_ms,
-        })
+    /// Those that hold.
+    pub(super) fn held(&self, now_unix_ms: u64) -> impl Iterator<Item = (&HoldKey, &KeptVerdict)> {
+        self.by_key.iter().filter(move |(_, kept)| kept.until_unix_ms > now_unix_ms)
     }
 }
 
@@ -118,6 +112,6 @@ mod tests {
         assert!((0..10).all(|n| !is_kept(2, n)) && (10..KEPT_MAX).all(|n| is_kept(2, n)));
         // Whose time is over goes first.
         kept.make_room(KEPT_MAX, 1_000);
-        assert_eq!((kept.by_key.len(), kept.handed(0).count()), (0, 0));
+        assert_eq!((kept.by_key.len(), kept.held(0).count()), (0, 0));
     }
 }
