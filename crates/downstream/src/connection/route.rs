@@ -51,7 +51,7 @@ pub struct Route {
 
 /// One of a route's upstreams.
 pub struct RouteTarget<'a> {
-    /// Whom to dial.
+    /// The upstream to dial.
     pub to: &'a HttpUpstream,
     /// Connections that are kept.
     pub shelf: &'a Rc<Shelf>,
@@ -77,7 +77,7 @@ impl RouteTarget<'_> {
     }
 }
 
-/// Who asks a proxy, as rules see it.
+/// Returns the client of a proxy, as rules see it.
 pub fn requester_facts(decided: &Decided) -> RequesterFacts<'_> {
     let requester = decided.requester.as_deref();
     RequesterFacts {
@@ -167,6 +167,10 @@ impl Route {
             let mut kept = Kept::of(http, info, info.decided.listener, local)?;
             let found = policy.request_rules(RuleId(self.rule), &mut kept);
             (self.by_request, self.shadows) = (found.deciding.into(), found.shadows.into());
+        }
+        if self.of_connection.is_none() && self.by_request.is_empty() {
+            // It takes all of them, and somebody is asked about each.
+            self.by_request = Rc::new([RuleId(self.rule)]);
         }
         Some(())
     }

@@ -84,7 +84,7 @@ pub(crate) fn take_out(
     Some((detached, streams))
 }
 
-/// Why a connection does not leave its worker.
+/// The reason why a connection does not leave its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Stays {
     /// It is active, lingers or has ended.

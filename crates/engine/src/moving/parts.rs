@@ -1,5 +1,5 @@
 //! A group of more sockets than one message carries moves as several messages, its parts, which are
-//! committed as one. docs/handover-format.md describes them.
+//! committed as one. crates/engine/HANDOVER.md describes them.
 //!
 //! The first part only says how many sockets come, so that there is room for all of them before the
 //! first one is here. The others bring the sockets, and the last one the message of the group. So

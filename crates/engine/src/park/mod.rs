@@ -363,9 +363,9 @@ fn give_up(worker: &Rc<Worker>, key: Key, reason: Reason) {
 /// The way in which the sockets of a connection end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
-    /// With a FIN.
+    /// It ends with a FIN.
     Close,
-    /// With a reset, towards both sides.
+    /// It ends with a reset, towards both sides.
     Reset,
     /// After the client had time to read what it was sent last.
     Linger,

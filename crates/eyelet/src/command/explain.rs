@@ -21,12 +21,14 @@ use eyelet_config::{
 };
 
 pub use args::ExplainArgs;
+pub use by_edge::explain_served;
 
 /// Prints the verdict and the reasons. Exits with 0, or with 2 if the file or a flag is wrong.
-pub fn explain(args: &ExplainArgs, out: &mut impl Write) -> ExitCode {
+/// `words` are the flags as they were typed.
+pub fn explain(args: &ExplainArgs, words: &[String], out: &mut impl Write) -> ExitCode {
     let explained = match eyelet_config::load(&args.file, Depth::Files) {
         Ok(loaded) => answer(args, &loaded.config, out),
-        Err(mistakes) => print_mistakes(&mistakes, out).map(|()| false),
+        Err(mistakes) => by_edge::explain(args, words, &mistakes, out),
     };
     // A closed output is not a mistake in the file.
     if explained.unwrap_or(true) { ExitCode::SUCCESS } else { ExitCode::from(check::MISTAKES) }
@@ -173,7 +175,7 @@ impl FactSource for Given<'_> {
     }
 }
 
-/// Where the client meant to go, if it is not known already.
+/// Returns the destination that the client meant, if it is not known already.
 fn destination(args: &ExplainArgs, config: &Config, facts: &Facts<'_>) -> Option<SocketAddr> {
     // A connection of a direct listener was meant for the address that accepted it.
     let listener = config.listeners.get(usize::from(facts.listener));
@@ -309,7 +311,7 @@ fn served(action: &Action, facts: &Facts<'_>) -> String {
     }
 }
 
-/// What the rule that did not match asks of this fact.
+/// Describes the demand of the rule that did not match on this fact.
 fn asked_text(miss: Miss, config: &Config) -> String {
     match miss.matcher {
         // The rules know listeners by number only.
@@ -445,6 +447,7 @@ fn print_mistakes(mistakes: &[Diagnostic], out: &mut impl Write) -> io::Result<(
 const MISSES_SHOWN: usize = 20;
 
 mod args;
+mod by_edge;
 mod evidence;
 mod given;
 mod guard;

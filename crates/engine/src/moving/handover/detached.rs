@@ -65,7 +65,7 @@ impl Drop for Room {
 /// The clock by which a detached connection's times are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clock {
-    /// That of the worker that it left, which showed this time then.
+    /// The clock of the worker that it left, which showed this time then.
     Worker { left_unix_ms: u64 },
     /// One that shows [`IMPORT_UNIX_MS`].
     Import,

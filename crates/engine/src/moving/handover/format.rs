@@ -1,5 +1,5 @@
 //! The messages that carry a parked connection's state: a version, and then the values of that
-//! version by postcard. docs/handover-format.md describes them. The types of a version never
+//! version by postcard. crates/engine/HANDOVER.md describes them. The types of a version never
 //! change; a change of the connection's own types changes only the conversions.
 
 use std::os::fd::OwnedFd;
@@ -50,7 +50,7 @@ pub const MESSAGE_BYTES_MAX: usize = 8 * HELD_BYTES_MAX;
 /// Most bytes of a client's certificate: rustls reads no longer message of a handshake.
 pub const CERTIFICATE_BYTES_MAX: usize = 64 << 10;
 
-/// Why a message and its sockets are not a connection.
+/// The reason why a message and its sockets are not a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ImportError {
     /// Its process is newer, or it is no message.
@@ -467,7 +467,7 @@ fn of_client(session: &[u8], flow: &FlowV1<'_>) -> Result<Terminated, ImportErro
     }
 }
 
-/// Whether a message has a place for what was decided.
+/// True if a message has a place for what was decided.
 pub(super) fn has_place_for(decided: &Decided) -> bool {
     decided.client_certificate.as_ref().is_none_or(|leaf| {
         decided.client_roots != 0 && (1..=CERTIFICATE_BYTES_MAX).contains(&leaf.len())

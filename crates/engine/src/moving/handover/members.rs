@@ -1,5 +1,5 @@
-//! The message of a group: the messages of its connections, and its links. docs/handover-format.md
-//! describes it.
+//! The message of a group: the messages of its connections, and its links.
+//! crates/engine/HANDOVER.md describes it.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;

@@ -226,7 +226,7 @@ fn a_process_without_room_refuses_and_the_old_one_takes_it_back() {
     drop(far_client);
 }
 
-/// What is held counts from the slot to the next slot, also in between.
+/// Held bytes count from the slot to the next slot, also in between.
 #[test]
 fn held_bytes_count_while_they_are_outside_of_a_worker() {
     let old = worker();
@@ -364,7 +364,7 @@ fn a_connection_with_a_state_leaves_with_it() {
     assert_eq!(moved.state().map(PackedBytes::whole), Some(vec![7; STATE_BYTES]));
 }
 
-/// What the importer would not read does not leave.
+/// A state that the importer would not read does not leave.
 #[test]
 fn a_state_that_is_too_long_stays() {
     let old = worker();

@@ -21,8 +21,8 @@ use eyelet_relay::WebSocketFrames;
 use eyelet_relay::export::{FlowFault, HELD_BYTES_MAX};
 use eyelet_relay::held::{HeldConnection, HeldState};
 
-/// What each file has, and its version. An upgrade from any release that wrote the version needs
-/// them to be read.
+/// The stored messages of each version, by their names. An upgrade from any release that wrote the
+/// version needs them to be read.
 const STORED: [(&str, &str); 13] = [
     ("held_request", include_str!("../v10/held_request.hex")),
     ("held", include_str!("../v9/held.hex")),
@@ -39,7 +39,7 @@ const STORED: [(&str, &str); 13] = [
     ("websocket", include_str!("../v1/websocket.hex")),
 ];
 
-/// As a test of `downstream` has it.
+/// The exchange of a test of `downstream`.
 const EXCHANGE: &[u8] =
     b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x01\xc8\x01\x01\
     \x0c\xac\x02\xf0\xa2\x04\x00\x02\x00\x00\x01x\n\n\xe8\xfb\x03\x01\x0cnot accepted";
@@ -549,7 +549,7 @@ fn tls_towards_an_upstream_has_nothing_of_a_clients() {
     assert_eq!(Detached::decode(&bytes, received(&value)).err(), refused);
 }
 
-/// What was agreed on is that of a connection to a `tls://` upstream, in names that are registered.
+/// The agreement is that of a connection to a `tls://` upstream, in names that are registered.
 #[test]
 fn what_no_upstream_has_agreed_on_is_refused() {
     let agreed = stored("agreed").info.decided.upstream_tls.unwrap();
@@ -617,7 +617,7 @@ fn a_certificate_that_no_connection_has_is_refused() {
     }
 }
 
-/// What 10,000 connections cost on their way. The time is printed, because it is the machine's.
+/// A connection takes few bytes on its way. The time is printed, because it is the machine's.
 #[test]
 fn a_quiet_connection_is_a_small_message() {
     const CONNECTIONS: usize = 10_000;
