@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 use crate::held;
 use crate::reload::ReloadOutcome;
 use eyelet_admin::{KeepAsked, VerdictAsked};
-use eyelet_hold::{Holds, QuestionFilter, Which};
+use eyelet_hold::{Holds, NobodyWaits, QuestionFilter, Which};
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
 /// The folder of the sockets if the user has no runtime folder. systemd makes it for a service with
@@ -364,11 +364,17 @@ fn ask_all(request: &[u8]) -> ExitCode {
         match (outcome.code, said.code) {
             (1, 0) => outcome = said,
             (0, 0) if !outcome.text.contains(&said.text) => outcome.text.push_str(&said.text),
-            (1, _) => outcome.text = said.text,
+            // Where nobody waits, the others have more to say.
+            (1, _) if has_said_nothing(&outcome.text) => outcome.text = said.text,
             _ => {}
         }
     }
     print(&Ok(outcome))
+}
+
+/// True if a process knows nothing of what it was asked about.
+fn has_said_nothing(text: &str) -> bool {
+    text.is_empty() || text.contains(&NobodyWaits.to_string())
 }
 
 /// Has the process that serves `file` explain a connection, by these flags of `eyelet explain`.

@@ -60,6 +60,7 @@ mod reload;
 mod renewal;
 mod resolvers;
 mod revoked;
+mod secret_clients;
 mod secrets;
 mod secure_dns;
 mod service;

@@ -4,12 +4,14 @@ use std::rc::Rc;
 
 use eyelet_config::Action;
 use eyelet_policy::{RequestFacts, RuleId, Verdict};
+use eyelet_telemetry::info::Outcome;
 use eyelet_telemetry::reason::Reason;
 use http::{HeaderMap, HeaderName, Method, request};
 
 use super::held_request::HeldRuling;
 use super::refused_request::RefusedRequest;
 use super::{ClientInfo, ServedConnection};
+use crate::connection::intermediary::outcome_of;
 use crate::connection::route::Route;
 use crate::connection::worker::Http;
 
@@ -139,6 +141,7 @@ impl ServedConnection {
         served.is_over.set(true);
         served.is_of_request = true;
         served.decoders = self.decoders.clone();
+        served.shadows = self.shadows.clone();
         served
     }
 
@@ -157,11 +160,33 @@ impl ServedConnection {
     }
 
     /// True if exchanges may rest. A stream that rests is its connection's, and so is its rule. A
-    /// connection whose exchange rests goes on by the rule of it, and to a rule that holds whole
-    /// connections it has not come.
+    /// connection whose exchange rests goes on by the rule of it, and the verdict on a connection
+    /// is for its own rule.
     pub fn may_rest(&self, is_multiplexed: bool) -> bool {
         let holds_connections = self.route.as_ref().is_some_and(Route::holds_connections);
-        !(self.is_of_request && (is_multiplexed || holds_connections))
+        let has_verdict = self.info.decided.held.is_some();
+        !(self.is_of_request && (is_multiplexed || holds_connections && has_verdict))
+    }
+
+    /// The rules in shadow before the deciding one that take a request of this connection, and what
+    /// they would have done. A WebSocket's CONNECT is asked as GET.
+    pub(super) fn shadows_on(&self, request: &request::Parts) -> Option<Box<[(u32, Outcome)]>> {
+        if self.shadows.is_empty() {
+            return None;
+        }
+        let is_websocket = request.method == Method::CONNECT;
+        let config = &self.http.shared.config;
+        let decided_by = self.info.decided.rule.map(RuleId);
+        let traits = RequestTraits { is_websocket, may_have_others: true };
+        let take = with_facts(request, traits, |facts| {
+            let take = config.policy.shadows_by_request(&self.shadows, decided_by, facts);
+            take.filter_map(|(rule, is_refused)| {
+                let action = config.rules.get(usize::try_from(rule.0).ok()?)?.action;
+                Some((rule.0, if is_refused { Outcome::Refused } else { outcome_of(action) }))
+            })
+            .collect::<Box<[_]>>()
+        });
+        (!take.is_empty()).then_some(take)
     }
 
     /// The refusal of a request, for its client.
@@ -185,17 +210,26 @@ fn verdict_on(
     http: &Http,
     route: &Route,
     request: &request::Parts,
-    RequestTraits { is_websocket, may_have_others }: RequestTraits,
+    traits: RequestTraits,
 ) -> Verdict {
+    let policy = &http.shared.config.policy;
+    with_facts(request, traits, |facts| policy.decide_request(&route.by_request, facts))
+}
+
+#[inline]
+fn with_facts<T>(
+    request: &request::Parts,
+    RequestTraits { is_websocket, may_have_others }: RequestTraits,
+    done: impl FnOnce(&RequestFacts<'_>) -> T,
+) -> T {
     // No name of these is a common one.
     let has = |names: &[&str]| may_have_others && has_any(&request.headers, names);
-    let facts = RequestFacts {
+    done(&RequestFacts {
         method: asked_method(request, is_websocket),
         path: request.uri.path(),
         has_override: &|| has(&METHOD_FIELDS),
         has_other_path: &|| has(&PATH_FIELDS),
-    };
-    http.shared.config.policy.decide_request(&route.by_request, &facts)
+    })
 }
 
 /// The method that rules see. A WebSocket's CONNECT is asked as GET.
