@@ -52,6 +52,7 @@ mod probe;
 mod probe_faults;
 mod probes;
 mod proxy;
+mod quic_clients;
 mod quic_flows;
 mod rates;
 mod refuse;

@@ -16,12 +16,12 @@ use crate::support::pki::Kind;
 use crate::support::program::python_with;
 use crate::support::{A_WHILE, Edge, Folder, Pki, Talk, until};
 
-const SERVER_AND_CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/quic.py");
-const BYTES: usize = 1 << 20;
+pub const SERVER_AND_CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/quic.py");
+pub const BYTES: usize = 1 << 20;
 /// At least so many datagrams are repeated.
 const REPEATS: usize = 300;
 /// `access_denied` as a transport error (RFC 9001 section 4.8).
-const ACCESS_DENIED: u64 = 0x0100 + 49;
+pub const ACCESS_DENIED: u64 = 0x0100 + 49;
 
 /// A server of aioquic behind an edge.
 struct Scene {
@@ -78,7 +78,8 @@ fn config(server: u16, more: &str) -> String {
     )
 }
 
-fn answer(client: Talk) -> Value {
+/// What a client says at its end.
+pub fn answer(client: Talk) -> Value {
     let said = client.finish();
     let line = said.text.lines().find(|line| line.starts_with('{'));
     serde_json::from_str(line.unwrap_or_else(|| panic!("{}", said.text))).unwrap()
@@ -86,19 +87,32 @@ fn answer(client: Talk) -> Value {
 
 /// What a relay does to the datagrams between a client and the edge.
 #[derive(Clone, Copy, Default)]
-struct Weather {
+pub struct Weather {
     /// It has another port behind each so many datagrams of the edge.
     moves_each: Option<usize>,
     /// The first of the client's datagrams is lost, and the next two change places.
     is_rough: bool,
+    /// Each so many datagrams one is lost, both ways.
+    loses_each: Option<usize>,
     /// It stops behind so many datagrams of the edge, until it is told to go on.
     stops_at: Option<usize>,
     /// After the handshake the client's first datagram, with its hello, comes again and again.
     repeats_first: bool,
 }
 
-struct Relay {
-    port: u16,
+impl Weather {
+    /// The first flight is lost and reordered, and 1 % of all.
+    pub const ROUGH: Self = Self {
+        moves_each: None,
+        is_rough: true,
+        loses_each: Some(100),
+        stops_at: None,
+        repeats_first: false,
+    };
+}
+
+pub struct Relay {
+    pub port: u16,
     moves: Arc<AtomicUsize>,
     has_stopped: Arc<AtomicBool>,
     goes_on: Arc<AtomicBool>,
@@ -107,7 +121,7 @@ struct Relay {
 }
 
 impl Relay {
-    fn start(edge: SocketAddr, weather: Weather) -> Self {
+    pub fn start(edge: SocketAddr, weather: Weather) -> Self {
         let front = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = front.local_addr().unwrap().port();
         let [has_stopped, goes_on, is_over] = [(); 3].map(|()| Arc::<AtomicBool>::default());
@@ -179,6 +193,7 @@ impl Way {
             match self.from_client {
                 1 if self.weather.is_rough => {}
                 2 if self.weather.is_rough => self.late = Some(bytes[..len].to_vec()),
+                nth if self.is_lost(nth) => {}
                 _ => {
                     let _ = self.back.send(&bytes[..len]);
                     self.late.take().into_iter().for_each(|late| {
@@ -193,7 +208,9 @@ impl Way {
             if self.weather.repeats_first && self.from_edge > BYTES / 1500 - REPEATS {
                 let _ = self.back.send(&self.first);
             }
-            let _ = self.front.send_to(&bytes[..len], self.client.unwrap());
+            if !self.is_lost(self.from_edge) {
+                let _ = self.front.send_to(&bytes[..len], self.client.unwrap());
+            }
             if self.weather.moves_each.is_some_and(|each| self.from_edge.is_multiple_of(each)) {
                 self.back = back(self.edge);
                 self.moves.fetch_add(1, Ordering::Relaxed);
@@ -201,6 +218,10 @@ impl Way {
             had = true;
         }
         had
+    }
+
+    fn is_lost(&self, nth: usize) -> bool {
+        self.weather.loses_each.is_some_and(|each| nth.is_multiple_of(each))
     }
 }
 
