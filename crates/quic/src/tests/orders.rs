@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::HELLO_BYTES_MAX;
 use super::made::{Made, USUAL, crypto, long_hello};
+use crate::testing::datagrams_are_read;
 use crate::{InitialRead, InitialReader};
 
 /// A CRYPTO frame between other frames.
@@ -87,5 +88,23 @@ proptest! {
         // Any frames, behind a protection that holds.
         let datagram = USUAL.datagram(&frames);
         InitialReader::new(&datagram, HELLO_BYTES_MAX).unwrap().feed(&datagram);
+    }
+
+    #[test]
+    fn any_steps_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
+        datagrams_are_read(&bytes);
+    }
+}
+
+/// The fuzzer begins with hellos that are read.
+#[test]
+fn each_seed_has_a_hello() {
+    const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/quic_initial");
+    let seeds: Vec<_> =
+        std::fs::read_dir(SEEDS).unwrap().map(|seed| seed.unwrap().path()).collect();
+    assert!(seeds.len() >= 9, "{seeds:?}");
+    for seed in seeds {
+        let hello = datagrams_are_read(&std::fs::read(&seed).unwrap());
+        assert!(hello.is_some_and(|message| message.len() > 200), "{}", seed.display());
     }
 }
