@@ -54,6 +54,8 @@ mod probes;
 mod proxy;
 mod quic_clients;
 mod quic_flows;
+mod quic_guards;
+mod quic_tproxy;
 mod rates;
 mod refuse;
 mod reload;

@@ -1,16 +1,15 @@
 //! Clients of five libraries of QUIC through the edge, spliced and refused, where a part of the
 //! first flight is lost, another one comes late, and one datagram of a hundred is lost later.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
 
 use serde_json::Value;
 
 use super::quic_flows::{ACCESS_DENIED, BYTES, Relay, SERVER_AND_CLIENT, Weather, answer};
 use crate::support::browser::{chromium, trust};
 use crate::support::pki::Kind;
-use crate::support::program::{need, python_with, skip};
+use crate::support::program::{need, python_with, quic_go};
 use crate::support::{Edge, Folder, Pki, Talk, long_output, output};
 
 /// ngtcp2's client asks for this name where it is to connect to loopback.
@@ -23,32 +22,6 @@ struct Scene {
     edge: Edge,
     _server: Talk,
     _folder: Folder,
-}
-
-/// The program by quic-go, built once. `None`: it cannot be, because the module is not on this
-/// machine.
-fn quic_go() -> Option<&'static Path> {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    if !need("go") {
-        return None;
-    }
-    let built = BUILT.get_or_init(|| {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/quic_go");
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quic_go");
-        let mut build = Command::new("go");
-        build.args(["build", "-o"]).arg(&program).arg(".").current_dir(source);
-        let said = long_output(build.env("CGO_ENABLED", "0").env("GOPROXY", "off"));
-        match said.status.success() {
-            true => Ok(program),
-            // `go mod download` in that folder has it.
-            false if said.text.contains("module lookup disabled") => Err(said.text),
-            false => panic!("{}", said.text),
-        }
-    });
-    if let Err(why) = built {
-        skip(&format!("quic-go not found: {why}"));
-    }
-    built.as_deref().ok()
 }
 
 impl Scene {

@@ -1,8 +1,10 @@
 // A QUIC server and client by quic-go: what a client asks for is a number of bytes.
 //
-//	quic_go serve CERTIFICATE KEY [p384]   prints its port, and serves until its input ends;
-//	                                       a client of HTTP/3 gets a page
-//	quic_go ask PORT NAME BYTES CA         prints what came as JSON: bytes, or the error's code
+//	quic_go serve CERTIFICATE KEY [p384] [at=ADDRESS]
+//	    prints its port and who connects, and serves until its input ends; a client of HTTP/3 gets
+//	    a page
+//	quic_go ask PORT|ADDRESS NAME BYTES CA
+//	    prints what came as JSON: bytes, or the error's code
 package main
 
 import (
@@ -19,6 +21,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -32,30 +35,37 @@ const patience = 30 * time.Second
 
 func main() {
 	if os.Args[1] == "serve" {
-		serve(os.Args[2], os.Args[3], slices.Contains(os.Args[4:], "p384"))
+		serve(os.Args[2], os.Args[3], os.Args[4:])
 		return
 	}
 	said, _ := json.Marshal(ask(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
 	fmt.Println(string(said))
 }
 
-func serve(certificate, key string, onlyP384 bool) {
+func serve(certificate, key string, options []string) {
 	pair, err := tls.LoadX509KeyPair(certificate, key)
 	check(err)
 	config := &tls.Config{
 		Certificates: []tls.Certificate{pair},
 		NextProtos:   []string{alpn, http3.NextProtoH3},
 	}
-	if onlyP384 {
+	if slices.Contains(options, "p384") {
 		// No client sends a share of it in its first hello.
 		config.CurvePreferences = []tls.CurveID{tls.CurveP384}
 	}
-	listener, err := quic.ListenAddr("127.0.0.1:0", config, nil)
+	address := "127.0.0.1:0"
+	for _, option := range options {
+		if at, ok := strings.CutPrefix(option, "at="); ok {
+			address = at
+		}
+	}
+	listener, err := quic.ListenAddr(address, config, nil)
 	check(err)
 	go func() {
 		for {
 			connection, err := listener.Accept(context.Background())
 			check(err)
+			fmt.Println("from", connection.RemoteAddr())
 			go answer(connection)
 		}
 	}()
@@ -84,7 +94,10 @@ func answer(connection *quic.Conn) {
 	}
 }
 
-func ask(port, name, count, authorities string) map[string]any {
+func ask(to, name, count, authorities string) map[string]any {
+	if !strings.Contains(to, ":") {
+		to = "127.0.0.1:" + to
+	}
 	trusted := x509.NewCertPool()
 	text, err := os.ReadFile(authorities)
 	check(err)
@@ -92,7 +105,7 @@ func ask(port, name, count, authorities string) map[string]any {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	config := &tls.Config{ServerName: name, NextProtos: []string{alpn}, RootCAs: trusted}
-	connection, err := quic.DialAddr(ctx, "127.0.0.1:"+port, config, nil)
+	connection, err := quic.DialAddr(ctx, to, config, nil)
 	if err != nil {
 		return failed(err)
 	}
