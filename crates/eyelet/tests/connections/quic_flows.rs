@@ -188,6 +188,7 @@ impl Drop for Relay {
 /// Both sockets of a relay.
 struct Way {
     front: UdpSocket,
+    /// Not connected: the edge may answer from another address than the asked one.
     back: UdpSocket,
     edge: SocketAddr,
     client: Option<SocketAddr>,
@@ -203,7 +204,7 @@ impl Way {
     fn new(front: UdpSocket, edge: SocketAddr, weather: Weather, moves: Arc<AtomicUsize>) -> Self {
         front.set_nonblocking(true).unwrap();
         let (from_client, from_edge, client, late) = (0, 0, None, None);
-        let back = back(edge.ip(), edge);
+        let back = back(edge.ip());
         let first = Vec::new();
         Self { front, back, edge, client, weather, from_client, from_edge, late, first, moves }
     }
@@ -223,9 +224,9 @@ impl Way {
                 2 if self.weather.is_rough => self.late = Some(bytes[..len].to_vec()),
                 nth if self.is_lost(nth) => {}
                 _ => {
-                    let _ = self.back.send(&bytes[..len]);
+                    let _ = self.back.send_to(&bytes[..len], self.edge);
                     self.late.take().into_iter().for_each(|late| {
-                        let _ = self.back.send(&late);
+                        let _ = self.back.send_to(&late, self.edge);
                     });
                 }
             }
@@ -234,14 +235,14 @@ impl Way {
         if let Ok(len) = self.back.recv(&mut bytes) {
             self.from_edge += 1;
             if self.weather.repeats_first && self.from_edge > BYTES / 1500 - REPEATS {
-                let _ = self.back.send(&self.first);
+                let _ = self.back.send_to(&self.first, self.edge);
             }
             if !self.is_lost(self.from_edge) {
                 let _ = self.front.send_to(&bytes[..len], self.client.unwrap());
             }
             if self.weather.moves_each.is_some_and(|each| self.from_edge.is_multiple_of(each)) {
                 let (from, to) = self.weather.moves_to.unwrap_or((self.edge.ip(), self.edge));
-                self.back = back(from, to);
+                (self.back, self.edge) = (back(from), to);
                 self.moves.fetch_add(1, Ordering::Relaxed);
             }
             had = true;
@@ -254,9 +255,8 @@ impl Way {
     }
 }
 
-fn back(from: IpAddr, edge: SocketAddr) -> UdpSocket {
+fn back(from: IpAddr) -> UdpSocket {
     let back = UdpSocket::bind((from, 0)).unwrap();
-    back.connect(edge).unwrap();
     back.set_nonblocking(true).unwrap();
     back
 }
