@@ -1,4 +1,4 @@
-//! What an edge says of its memory at the end of a run, beside what the kernel counts.
+//! An edge's own account of its memory at the end of a run, beside the kernel's figures.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::procfs;
 
-/// How long an edge may take to answer.
+/// The time that an edge may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const KIB: f64 = 1024.0;
 

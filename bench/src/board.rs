@@ -46,7 +46,7 @@ impl Board {
         }
     }
 
-    /// What it shows.
+    /// The subject of the board.
     pub fn title(&self) -> &str {
         &self.title
     }

@@ -47,13 +47,13 @@ impl Child {
         self.process.stdin.take().zip(self.process.stdout.take())
     }
 
-    /// Why it has ended, by its last lines; None while it runs.
+    /// Returns the reason of its end, by its last lines; None while it runs.
     pub fn ended(&mut self) -> Option<String> {
         let status = self.process.try_wait().ok()??;
         Some(format!("{status}: {}", self.close_with()))
     }
 
-    /// What it and its descendants wrote to standard error.
+    /// Returns the text that it and its descendants wrote to standard error.
     pub fn errors(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
@@ -115,7 +115,7 @@ pub fn raise_descriptors() -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
 }
 
-/// How many descriptors this process may hold.
+/// Returns the number of descriptors that this process may hold.
 pub fn descriptors_max() -> usize {
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
     maximum.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX)

@@ -46,12 +46,12 @@ pub struct Cli {
     /// Core of clients and backends
     #[arg(long, global = true, default_value_t = 1, value_name = "N")]
     pub client_core: usize,
-    /// What to measure.
+    /// The scenario to measure.
     #[command(subcommand)]
     pub scenario: Scenario,
 }
 
-/// What to measure.
+/// The scenarios that can be measured.
 #[derive(Debug, Subcommand)]
 pub enum Scenario {
     /// Memory of idle connections: terminated, terminated TCP pairs, spliced pairs

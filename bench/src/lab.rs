@@ -32,9 +32,9 @@ pub struct Lab {
 /// An authority that signs certificates of origins.
 #[derive(Clone, Copy, Debug)]
 pub enum LabAuthority {
-    /// Of those that origins show.
+    /// The authority of the certificates that origins show.
     Origins,
-    /// Of those that are made after them.
+    /// The authority of the certificates that are made after them.
     Mint,
 }
 
@@ -62,7 +62,7 @@ pub struct Server {
     pub child: Child,
     /// Its listening address.
     pub address: SocketAddr,
-    /// Where an edge is asked for its memory when it ends, and its row.
+    /// The address at which an edge is asked for its memory when it ends, and its row.
     pub accounts: Option<(Accounts, &'static str)>,
 }
 
@@ -112,7 +112,8 @@ impl Lab {
         self.before.as_deref()
     }
 
-    /// Where an edge of this name is asked for its memory, if that is wanted.
+    /// Returns the address at which an edge of this name is asked for its memory, if that is
+    /// wanted.
     pub fn accounts(&self, name: &str) -> Option<Accounts> {
         self.accounts.then(|| Accounts::new(self.folder(), name))
     }
@@ -335,7 +336,7 @@ pub const BOTH: &str = "both.pem";
 pub const WILDCARD: &str = "*.bench.test";
 /// The other name, for clients that resolve names.
 pub const LOCALHOST: &str = "localhost";
-/// How many names the robots use and the rules list.
+/// The number of names that the robots use and the rules list.
 pub const NAMES: usize = 1000;
 
 /// 4 times 28,000 source ports outlast their TIME_WAIT at the rates that one core reaches.

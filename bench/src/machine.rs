@@ -1,4 +1,4 @@
-//! What the kernel says of the machine that a run is on.
+//! The kernel's facts about the machine that a run is on.
 
 use std::fs;
 

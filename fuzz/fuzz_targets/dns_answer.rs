@@ -1,5 +1,6 @@
-//! What is read of a DNS response is in it, and what is kept of many is what they said, bounded.
-//! Each message begins with its length, two bytes, and a byte for the seconds since the last.
+//! Checks that what is read of a DNS response is in it, and that what is kept of many is what they
+//! said, bounded. Each message begins with its length, two bytes, and a byte for the seconds since
+//! the last.
 #![no_main]
 
 use eyelet_fuzz::dns::properties::answers_are_what_was_said;

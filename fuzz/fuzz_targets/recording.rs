@@ -9,7 +9,7 @@ use eyelet_sys::recording::Recording;
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-/// What a recording begins with.
+/// The first bytes of a recording.
 const MAGIC: &[u8] = b"EYST\x01";
 /// Bytes of the shortest frame.
 const FRAME_BYTES: usize = 7;

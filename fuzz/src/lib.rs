@@ -6,11 +6,11 @@
 pub mod config;
 
 /// Files of certificates and keys.
-#[path = "../../crates/config/tests/any_text/certificate.rs"]
+#[path = "../../crates/pki/tests/any_text/certificate.rs"]
 pub mod certificate;
 
 /// Revocation lists.
-#[path = "../../crates/config/tests/any_text/crl.rs"]
+#[path = "../../crates/pki/tests/any_text/crl.rs"]
 pub mod crl;
 
 /// Files that list names or networks.
@@ -39,7 +39,7 @@ pub mod tls {
 #[path = "../../crates/wire/src/testing/mod.rs"]
 pub mod wire;
 
-/// What DNS responses say, and what is kept of them. The crate has a resolver, too.
+/// The contents of DNS responses, and what is kept of them. The crate has a resolver, too.
 #[path = "../../crates/resolve/src/dns"]
 pub mod dns {
     pub mod answer;

@@ -46,7 +46,7 @@ pub enum HeldStream {
 }
 
 impl HeldLink {
-    /// Says if all of it is still open.
+    /// True if all of it is still open.
     pub fn is_alive(&mut self) -> bool {
         match self {
             Self::Http1(stream) => is_open(stream.get_ref().0),
@@ -62,7 +62,7 @@ impl HeldLink {
     }
 }
 
-/// Says if the server still holds a connection: there may be bytes to read, but no end.
+/// True if the server still holds a connection: there may be bytes to read, but no end.
 pub fn is_open(stream: &TcpStream) -> bool {
     let mut buffer = [0; 4096];
     loop {

@@ -24,9 +24,9 @@ use crate::lab::host_name;
 pub struct Crowd {
     /// The server
     target: SocketAddr,
-    /// How many connections to open and hold
+    /// The number of connections to open and hold
     count: usize,
-    /// Which crowd this is: its source addresses follow from it
+    /// The number of this crowd: its source addresses follow from it
     place: usize,
     /// Speak HTTP/2, and get one answer before the connection is idle
     #[arg(long)]

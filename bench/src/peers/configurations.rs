@@ -20,7 +20,7 @@ pub struct ConfigurationPlan<'a> {
     pub folder: &'a Path,
     /// Other processes share the address.
     pub shared: bool,
-    /// Where an edge is asked for its memory.
+    /// The address at which an edge is asked for its memory.
     pub accounts: Option<Accounts>,
 }
 

@@ -1,6 +1,6 @@
-//! What changes of a running edge cost its clients: held connections, GETs, pairs and WebSockets
-//! that echo, and new connections, while the edge is reloaded, upgraded, given another certificate,
-//! flooded, or left without its store.
+//! The cost of changes of a running edge for its clients: held connections, GETs, pairs and
+//! WebSockets that echo, and new connections, while the edge is reloaded, upgraded, given another
+//! certificate, flooded, or left without its store.
 
 mod echoes;
 mod visits;
@@ -33,7 +33,7 @@ use crate::client::{self, tls};
 use crate::lab::{self, CERTIFICATE, KEY, LOCALHOST, Lab, NAMES, Server, WILDCARD};
 use crate::procfs;
 
-/// What is lost while an edge changes: held connections, requests, bytes, time.
+/// Counts the losses while an edge changes: held connections, requests, bytes, time.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// TLS connections to hold; each makes a request before the changes and one after them
@@ -54,7 +54,7 @@ pub struct Options {
     /// Seconds between two echoes of a pair or a WebSocket
     #[arg(long, default_value_t = 0.1)]
     echo_every: f64,
-    /// What is done in turn
+    /// The changes, in turn
     #[arg(long, value_delimiter = ',', default_values = ["reload"])]
     change: Vec<EdgeChange>,
     /// Seconds between two changes
@@ -102,14 +102,14 @@ struct Edge {
     addresses: Addresses,
     generation: usize,
     store: Store,
-    /// What each generation of its configuration ends with.
+    /// The last lines of each generation of its configuration.
     more: String,
     accounts: Option<Accounts>,
     // The last field: dropping it kills the first process, which may have ended.
     first: Server,
 }
 
-/// Where the edge listens, and what stands behind it.
+/// The addresses at which the edge listens, and of the servers behind it.
 #[derive(Clone, Copy)]
 struct Addresses {
     terminated: SocketAddr,
@@ -125,7 +125,7 @@ struct Store {
     server: Option<Server>,
 }
 
-/// What the changes took.
+/// The changes that were made, and the failures meanwhile.
 #[derive(Default)]
 struct Changed {
     done: Vec<EdgeChanged>,
@@ -280,7 +280,7 @@ impl Edge {
         }
     }
 
-    /// How many connections have ended until now, by reason.
+    /// Returns the number of connections that have ended until now, by reason.
     fn ends(&self) -> io::Result<BTreeMap<String, usize>> {
         let mut ends = BTreeMap::new();
         self.each_end(|line| {

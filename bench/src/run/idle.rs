@@ -30,7 +30,7 @@ pub struct Options {
     /// Connections to hold (each takes two descriptors of a server that holds an upstream)
     #[arg(long, default_value_t = 2000)]
     conns: usize,
-    /// What is done with each connection before it is left alone
+    /// The steps on each connection before it is left alone
     #[arg(long, value_delimiter = ',', default_values = ["handshake", "echo", "splice"])]
     after: Vec<After>,
     /// Seconds between the last connection and the reading
@@ -50,7 +50,7 @@ pub struct Options {
     svg: Option<PathBuf>,
 }
 
-/// What happens on a connection before it is idle.
+/// A step on a connection before it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum After {
     /// A TLS handshake, in front of an HTTP backend
@@ -270,7 +270,7 @@ enum Link {
 }
 
 impl Link {
-    /// Says if the server still holds it.
+    /// True if the server still holds it.
     fn alive(&mut self) -> bool {
         match self {
             Self::Plain(stream) => held::is_open(stream),

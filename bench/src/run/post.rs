@@ -64,7 +64,7 @@ pub fn number(words: &[String], at: usize) -> usize {
     words.get(at).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// How many connections of all crowds are alive.
+/// Counts the connections of all crowds that are alive.
 pub fn alive(crowds: &mut [Post]) -> io::Result<usize> {
     for crowd in &mut *crowds {
         crowd.order("alive")?;
@@ -76,7 +76,7 @@ pub fn alive(crowds: &mut [Post]) -> io::Result<usize> {
     Ok(all)
 }
 
-/// How many connections of all crowds answer a request. Each changes its keys first.
+/// Counts the connections of all crowds that answer a request. Each changes its keys first.
 pub fn answered(crowds: &mut [Post]) -> io::Result<usize> {
     for crowd in &mut *crowds {
         crowd.order("ask")?;

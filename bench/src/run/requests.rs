@@ -49,7 +49,7 @@ pub struct GetOptions {
 }
 
 impl GetOptions {
-    /// What is done, and how.
+    /// Returns the options, and the work to do with them.
     pub fn work(&self) -> (&Options, Work) {
         let streams = self.http2.then_some(self.streams);
         (&self.common, Work::Get { streams, beside: self.beside })

@@ -40,7 +40,7 @@ pub struct Options {
     pub inside: bool,
 }
 
-/// What brings a Squid that peeks.
+/// The command that installs a Squid that peeks.
 const INSTALL: &str = "apt-get install --no-install-recommends squid-openssl nftables iproute2";
 /// Most of anything that is counted. Each robot has a socket and a port.
 const COUNT_MAX: usize = 20_000;

@@ -63,7 +63,7 @@ struct Storm {
     end: Instant,
     admitted: AtomicUsize,
     refusals: AtomicU64,
-    /// When the last client came in, in microseconds.
+    /// The time at which the last client came in, in microseconds.
     last_us: AtomicU64,
 }
 

@@ -77,7 +77,7 @@ pub async fn run(lab: &Lab, options: &Options) -> io::Result<Findings> {
     Ok(Findings { boards: vec![board], notes })
 }
 
-/// What is between svn and the repository.
+/// The parts between svn and the repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Row {
     /// TLS compression is computed from the records of a real checkout.
@@ -90,13 +90,13 @@ enum Row {
     Far,
     /// The requests of a checkout, by an HTTP/2 client in the place of the near edge.
     Client,
-    /// The same after a checkout of the older revision, with its files as dictionaries.
+    /// `Client` after a checkout of the older revision, with its files as dictionaries.
     ClientAgain,
     /// Both edges, with nothing learned.
     Pair,
-    /// The same edges after a checkout of revision 2, the older one.
+    /// `Pair` after a checkout of revision 2, the older one.
     PairAgain,
-    /// The same edges after a checkout of the same revision.
+    /// `Pair` after a checkout of the same revision.
     PairSame,
 }
 
@@ -135,9 +135,9 @@ struct Scene<'a> {
     apache: Apache,
     /// The near edge's program.
     near: &'a Path,
-    /// Of the far edge.
+    /// The effort of the far edge.
     effort: &'a str,
-    /// Of the line.
+    /// The rate of the line.
     rate: Option<Rate>,
 }
 
@@ -217,7 +217,7 @@ impl Scene<'_> {
         self.checkout(&url, accepts_gzip, &counts, edges.first(), near.as_ref()).await
     }
 
-    /// What svn asks for, by one HTTP/2 connection.
+    /// Fetches the files that svn asks for, by one HTTP/2 connection.
     async fn replayed(
         &self,
         again: bool,
@@ -277,7 +277,7 @@ struct Measured {
     written: u64,
     connections: u64,
     seconds: f64,
-    /// Of Apache, the far edge and the near one.
+    /// The CPU time of Apache, of the far edge and of the near one.
     cpu: [Option<f64>; 3],
 }
 
@@ -377,5 +377,5 @@ const TRUNK: &str = "trunk";
 /// Two real versions of one package: sources, with some binary files among them.
 const PACKAGE: &str = "three";
 const VERSIONS: [&str; 2] = ["0.169.0", "0.170.0"];
-/// How long the edges may take to store what has passed.
+/// The time that the edges may take to store what has passed.
 const LEARN_TIME: Duration = Duration::from_secs(3);

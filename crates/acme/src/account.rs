@@ -29,13 +29,13 @@ const _: () = assert!(CHANGE_TIMEOUT.as_secs() < LOCK_LIFETIME.as_secs());
 const FINISH_PAUSE: Duration = Duration::from_mins(1);
 /// The pause after the server refused the key: the earlier one serves most likely.
 const REFUSED_PAUSE: Duration = Duration::from_mins(10);
-/// How often a server refuses a key that another process may have told it, before the key is
-/// forgotten. That takes four hours at least. All parts of the server agree by then.
+/// The number of times that a server refuses a key that another process may have told it, before
+/// the key is forgotten. That takes four hours at least. All parts of the server agree by then.
 const REFUSALS_MAX: u32 = 24;
 /// The lock under which the stored account is replaced. It is no name: names have no colon.
 const LOCK: &str = "account:";
 
-/// Where the account is stored, and the server that it is at.
+/// The store of the account, and the server that it is at.
 #[derive(Clone, Copy)]
 pub struct AcmeServer<'a> {
     pub settings: &'a AcmeSettings,
@@ -52,21 +52,22 @@ struct State {
     known: Option<KnownAccount>,
     /// The last attempt to finish a change of the key that was interrupted.
     tried: Option<Tried>,
-    /// How often the server has refused that key.
+    /// The number of times that the server has refused that key.
     refusals: u32,
 }
 
 /// An attempt to finish a change of the key, which failed.
 struct Tried {
     at: Instant,
-    /// Why nobody knows which key is the account's, if the server did not refuse the new one.
+    /// The reason why nobody knows which key is the account's, if the server did not refuse the new
+    /// one.
     unknown: Option<String>,
 }
 
 struct KnownAccount {
     account: Account,
     since: Instant,
-    /// What is stored, or is to be stored.
+    /// The credentials that are stored, or are to be stored.
     credentials: Zeroizing<Vec<u8>>,
     is_stored: bool,
     /// True if the log says that it cannot be stored.

@@ -30,12 +30,12 @@ const LIMITS: RequestLimits = RequestLimits {
 };
 /// The longest Retry-After: no server blocks a client for more than a week.
 const RETRY_AFTER_SECS_MAX: u64 = 7 * 24 * 3600;
-/// Where https is, without a port in the URL.
+/// The port of https in a URL without a port.
 const HTTPS_PORT: u16 = 443;
 
 tokio::task_local! {
-    /// When the server wants this task to ask again, by its answers to it. A task keeps one name,
-    /// and the server's limits differ from name to name.
+    /// The time at which the server wants this task to ask again, by its answers to it. A task
+    /// keeps one name, and the server's limits differ from name to name.
     pub static RETRY_AT: Cell<Option<SystemTime>>;
 }
 
@@ -43,10 +43,10 @@ tokio::task_local! {
 #[derive(Clone)]
 pub struct Client {
     tls: Arc<ClientConfig>,
-    /// How far the server's clock is ahead of ours, in seconds.
+    /// The lead of the server's clock over ours, in seconds.
     ahead_secs: Arc<AtomicI64>,
-    /// What it said last, and when by a clock that nobody sets, and that runs while the machine
-    /// sleeps.
+    /// The time that the server said last, and the moment of that by a clock that nobody sets, and
+    /// that runs while the machine sleeps.
     heard: Arc<Mutex<Option<(SystemTime, Duration)>>>,
 }
 
@@ -56,12 +56,12 @@ impl Client {
         Self { tls, ahead_secs: Arc::default(), heard: Arc::default() }
     }
 
-    /// How far the server's clock is ahead of ours, in seconds.
+    /// Returns the lead of the server's clock over ours, in seconds.
     pub fn ahead_secs(&self) -> i64 {
         self.ahead_secs.load(Relaxed)
     }
 
-    /// What the server's clock says now, as far as its answers told.
+    /// Returns the time by the server's clock, as far as its answers told.
     pub fn server_time(&self) -> SystemTime {
         let heard = self.heard.lock().map(|(said, at)| (said, since_boot().saturating_sub(at)));
         schedule::server_time(SystemTime::now(), heard)

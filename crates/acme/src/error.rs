@@ -1,9 +1,10 @@
-//! Why a certificate could not be had from the ACME server, and what the operator can do about it.
+//! The reasons why a certificate could not be had from the ACME server, and the operator's
+//! remedies.
 
 use eyelet_client::with_sources;
 use instant_acme::Problem;
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AcmeError {
     /// The server cannot be reached, or does not speak ACME.
@@ -17,7 +18,7 @@ pub enum AcmeError {
     Invalid {
         /// The challenge's name.
         challenge: &'static str,
-        /// What the server says.
+        /// The server's explanation.
         why: String,
     },
     /// The server offers no challenge that this edge can answer.
@@ -44,7 +45,7 @@ pub enum AcmeError {
 }
 
 impl AcmeError {
-    /// Says if the server decided against it, so that asking again soon is of no use. A nonce that
+    /// True if the server decided against it, so that asking again soon is of no use. A nonce that
     /// it does not take (RFC 8555 section 6.5) and an error of its own say nothing about the order.
     pub fn is_verdict(&self) -> bool {
         match self {
@@ -65,7 +66,7 @@ impl AcmeError {
         }
     }
 
-    /// What the operator can do.
+    /// Returns advice for the operator.
     pub fn advice(&self, name: &str) -> String {
         match (self, self.problem()) {
             (Self::Invalid { challenge: TLS_ALPN, .. }, _) => {
@@ -114,7 +115,7 @@ impl From<instant_acme::Error> for AcmeError {
     }
 }
 
-/// What a problem says, with what it says of each name.
+/// Describes a problem, with its part for each name.
 pub fn described(problem: &Problem) -> String {
     let kind = problem.r#type.as_deref().unwrap_or("no type");
     let detail = problem.detail.as_deref().unwrap_or("no detail");

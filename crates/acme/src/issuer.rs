@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eyelet_config::certificate::{Pair, load_text, signing_key};
 use eyelet_config::{AcmeSettings, FleetSettings};
+use eyelet_pki::certificate::{Pair, load_text, signing_key};
 use eyelet_sys::file::Stamp;
 use eyelet_telemetry::counters::Counters;
 use eyelet_tls::certificates::{CertificateMaker, Certificates};
@@ -31,8 +31,8 @@ use crate::table::Acme;
 
 /// Orders at a time: a public server limits requests a second.
 const ORDERS_MAX: u32 = 4;
-/// How long the server may take for a validation, and again for a certificate. Both together are
-/// less than a lock lasts.
+/// The time that the server may take for a validation, and again for a certificate. Both together
+/// are less than a lock lasts.
 const STEP_TIMEOUT: Duration = Duration::from_secs(100);
 /// The first pause between two looks at an order; without a Retry-After each is half as long again.
 const POLL: Duration = Duration::from_millis(500);
@@ -308,7 +308,7 @@ pub fn stand_in() -> Result<Arc<Certificates>, String> {
     Ok(CertificateMaker::new().make(pair, SourceId::NONE))
 }
 
-/// Why the server could not validate.
+/// Returns the reason why the server could not validate.
 async fn invalid(used: &'static str, authorization: &mut AuthorizationHandle<'_>) -> AcmeError {
     let why = match authorization.refresh().await {
         Ok(state) => state.challenges.iter().find_map(|challenge| challenge.error.as_ref()),

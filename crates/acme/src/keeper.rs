@@ -29,12 +29,12 @@ use crate::table::{Acme, Ask, Entry};
 /// Names that are served because a client asked for them. Each costs about 4 KB.
 const ON_DEMAND_MAX: usize = 10_000;
 const MINUTE: Duration = Duration::from_mins(1);
-/// How long the start waits for stored certificates, so that the first clients have them.
+/// The time for which the start waits for stored certificates, so that the first clients have them.
 const START_WAIT: Duration = Duration::from_secs(2);
-/// How long an answer that another process published is used without another look.
+/// The time for which an answer that another process published is used without another look.
 const FETCHED: Duration = Duration::from_secs(10);
-/// How long no client's question leads to a look into a store that has failed: the thread waits for
-/// each look, and orders meanwhile nothing.
+/// The time for which no client's question leads to a look into a store that has failed: the thread
+/// waits for each look, and orders meanwhile nothing.
 const STORE_REST: Duration = Duration::from_secs(10);
 
 /// The table of certificates, and the thread that fills it. It ends when this is dropped.
@@ -42,7 +42,7 @@ pub struct AcmeKeeper {
     /// The orders and challenges that workers look into.
     pub table: Arc<Acme>,
     configured: watch::Sender<Option<Configured>>,
-    /// Until the thread is needed.
+    /// The questions, until the thread is needed.
     asked: Option<mpsc::Receiver<Ask>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -119,9 +119,10 @@ struct Thread {
     /// The tasks, and whether a client asked for the name.
     tasks: HashMap<Box<str>, (AbortHandle, bool)>,
     permit: OrderPermit,
-    /// When an issuer that could not be made is tried again, and after how many failures.
+    /// The time at which an issuer that could not be made is tried again, and after how many
+    /// failures.
     retry: Option<(Instant, u32)>,
-    /// Until when the store is not looked into for questions of clients.
+    /// The time until which the store is not looked into for questions of clients.
     store_rests: Option<Instant>,
     misses: Misses,
 }

@@ -18,7 +18,7 @@ use crate::error::AcmeError;
 /// Requests with another nonce, which the server may refuse (RFC 8555 section 6.5).
 const ATTEMPTS_MAX: u32 = 3;
 
-/// Who signs a request: the key, or the account by its URL.
+/// The signer of a request: the key, or the account by its URL.
 enum Signer<'a> {
     Account(&'a str),
     Key(Value),

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use eyelet_config::certificate::describe;
-use eyelet_config::pem::Pem;
+use eyelet_pki::certificate::describe;
+use eyelet_pki::pem::Pem;
 use eyelet_telemetry::reason::CertificateLack;
 use eyelet_tls::certificates::Certificates;
 use instant_acme::{CertificateIdentifier, ChallengeType, Error};
@@ -22,7 +22,7 @@ use crate::table::Entry;
 /// For all that an order needs. Shorter than a lock lasts.
 const ORDER_TIMEOUT: Duration = Duration::from_mins(4);
 const _: () = assert!(ORDER_TIMEOUT.as_secs() < LOCK_LIFETIME.as_secs());
-/// Until a server that did not say when to renew is asked again.
+/// The time until a server that did not say when to renew is asked again.
 const ASK_FAILED: Duration = Duration::from_hours(1);
 /// The longest sleep: the wall clock may jump.
 const SLEEP_MAX: Duration = Duration::from_hours(1);
@@ -31,9 +31,9 @@ const LOOK_MIN: Duration = Duration::from_millis(500);
 const LOOK_MAX: Duration = Duration::from_secs(30);
 /// Accounts that are made one after the other when the server knows none of them.
 const RENEWED_ACCOUNTS_MAX: u32 = 2;
-/// How long a name that a client asked for is tried.
+/// The time for which a name that a client asked for is tried.
 const TRIED: Duration = Duration::from_hours(1);
-/// How long such a name is refused if too many were ordered. Then a client may ask again.
+/// The time for which such a name is refused if too many were ordered. Then a client may ask again.
 const BUSY_KEPT: Duration = Duration::from_mins(1);
 
 /// The state of a name's task.
@@ -44,14 +44,14 @@ pub struct NameKeeper {
     failures: u32,
     /// Accounts in a row that the server did not know.
     accounts: u32,
-    /// When the last attempt began.
+    /// The time at which the last attempt began.
     began: Instant,
     /// The text of the last failure that was logged.
     logged: String,
     /// Challenges that have failed so far: the next one uses another kind.
     tried: usize,
     looks: u32,
-    /// Until then the certificate that was issued last serves, even if it looks due.
+    /// The time until which the certificate that was issued last serves, even if it looks due.
     rests_until: Instant,
     /// A client asked for it. Such names are ordered at a bounded rate.
     permit: Option<OrderPermit>,
@@ -65,11 +65,11 @@ struct Held {
     /// From 0 to 1: where in the time for renewals.
     chance: f64,
     renew_at: SystemTime,
-    /// When the server is asked when to renew.
+    /// The time at which the server is asked when to renew.
     ask_at: Instant,
 }
 
-/// What comes next.
+/// The next step.
 enum Next {
     Sleep(Duration),
     Order,

@@ -1,5 +1,5 @@
-//! How many names are ordered because clients asked for them. Public servers limit an account's
-//! orders, and the names of the configuration need some, too.
+//! Limits the orders of names that clients asked for. Public servers limit an account's orders, and
+//! the names of the configuration need some, too.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// more than 200. A public server permits 300, and the rest is for listed names and renewals.
 const ORDERS_MAX: u32 = 100;
 const PERIOD: Duration = Duration::from_hours(3);
-/// Until one more order is permitted: 108 s.
+/// The time until one more order is permitted: 108 s.
 const STEP: Duration = Duration::from_secs(PERIOD.as_secs() / ORDERS_MAX as u64);
 
 /// Permits orders. All clones count together.
@@ -19,7 +19,7 @@ pub struct OrderPermit(Rc<RefCell<Rate>>);
 /// A bucket that holds permits: a new one falls into it at each step.
 struct Rate {
     left: u32,
-    /// When the last permit was added.
+    /// The time at which the last permit was added.
     since: Instant,
 }
 

@@ -1,10 +1,10 @@
-//! When a certificate is renewed, and when a failed attempt is repeated. Time and chance are
+//! Plans when a certificate is renewed, and when a failed attempt is repeated. Time and chance are
 //! arguments.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often a server is asked when to renew: twice a day (RFC 9773 section 4.3.2), or as its
-/// Retry-After says, within these bounds.
+/// The longest pause between two questions when to renew: twice a day (RFC 9773 section 4.3.2), or
+/// as its Retry-After says, within these bounds.
 pub const ASK_MAX: Duration = Duration::from_hours(12);
 const ASK_MIN: Duration = Duration::from_mins(1);
 /// The first pause after a server could not be used. It doubles with each further failure.
@@ -23,15 +23,15 @@ const RENEWAL_MIN: Duration = Duration::from_hours(1);
 /// The last part of the lifetime, in which no renewal is planned: attempts may fail.
 const LAST_PART: u32 = 12;
 
-/// When to renew without the server's advice: at two thirds of the lifetime, or up to a fiftieth of
-/// it earlier. `chance` is from 0 to 1.
+/// Returns the time to renew without the server's advice: at two thirds of the lifetime, or up to a
+/// fiftieth of it earlier. `chance` is from 0 to 1.
 pub fn by_lifetime(not_before: SystemTime, not_after: SystemTime, chance: f64) -> SystemTime {
     let lifetime = not_after.duration_since(not_before).unwrap_or_default();
     not_before + lifetime * 2 / 3 - (lifetime / SPREAD_PART).mul_f64(chance)
 }
 
-/// When to renew by the server's advice: at a random time in its window (RFC 9773 section 4.2), but
-/// before the certificate ends.
+/// Returns the time to renew by the server's advice: at a random time in its window (RFC 9773
+/// section 4.2), but before the certificate ends.
 pub fn by_window(
     window: (SystemTime, SystemTime),
     (not_before, not_after): (SystemTime, SystemTime),
@@ -43,8 +43,8 @@ pub fn by_window(
     advised.min(not_after - lifetime / LAST_PART)
 }
 
-/// What the server's clock says: what it said in its last answer, and how long ago that was. Our
-/// clock (`now`) counts only before the first answer: it may be set at any time.
+/// Returns the time by the server's clock: what it said in its last answer, and how long ago that
+/// was. Our clock (`now`) counts only before the first answer: it may be set at any time.
 pub fn server_time(now: SystemTime, heard: Option<(SystemTime, Duration)>) -> SystemTime {
     heard.and_then(|(said, ago)| said.checked_add(ago)).unwrap_or(now)
 }
@@ -59,11 +59,11 @@ pub fn shifted(time: SystemTime, ahead_secs: i64) -> SystemTime {
     shifted.unwrap_or(time)
 }
 
-/// How long nothing more is ordered once a certificate is issued, at this time by the server's
-/// clock. It is measured by a clock that nobody sets. A certificate that is dated back by much of
-/// its life is due soon, or from the beginning: half of what is left of it is waited at least, and
-/// the other half is left for attempts that fail. One that is over was issued by another clock: it
-/// has its whole life before it.
+/// Returns the time for which nothing more is ordered once a certificate is issued, at this time by
+/// the server's clock. It is measured by a clock that nobody sets. A certificate that is dated back
+/// by much of its life is due soon, or from the beginning: half of what is left of it is waited at
+/// least, and the other half is left for attempts that fail. One that is over was issued by another
+/// clock: it has its whole life before it.
 pub fn after_issue(lives: (SystemTime, SystemTime), now: SystemTime) -> Duration {
     let (not_before, not_after) = lives;
     let left = not_after.duration_since(now).unwrap_or_default();
@@ -74,7 +74,7 @@ pub fn after_issue(lives: (SystemTime, SystemTime), now: SystemTime) -> Duration
     latest.duration_since(now).unwrap_or_default().max(left / 2).min(RENEWAL_MIN)
 }
 
-/// How long until the server is asked again, if it says so.
+/// Returns the time until the server is asked again, if it says so.
 pub fn until_asked(retry_after: Duration) -> Duration {
     retry_after.clamp(ASK_MIN, ASK_MAX)
 }
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(by_lifetime(start + DAY, start, 0.5), start + DAY);
     }
 
-    /// Of two renewals, the second one may not follow at once, whatever the clock says.
+    /// The second of two renewals may not follow at once, whatever the clock says.
     #[test]
     fn a_new_certificate_rests_whatever_it_is_dated() {
         let start = SystemTime::UNIX_EPOCH + 1_000 * DAY;

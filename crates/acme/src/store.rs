@@ -1,5 +1,5 @@
-//! Where the account, the certificates and the answers to challenges are stored: in a folder of
-//! this machine, or in the store of the fleet. A lock lets one process order a name.
+//! The store of the account, the certificates and the answers to challenges: a folder of this
+//! machine, or the store of the fleet. A lock lets one process order a name.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -18,18 +18,18 @@ use crate::error::AcmeError;
 
 /// Bytes of a stored value: a chain with its key has less than 16 KiB.
 const VALUE_BYTES_MAX: u64 = 64 << 10;
-/// How long an edge of a fleet may order a name. Longer than an order may take.
+/// The time that an edge of a fleet may order a name. Longer than an order may take.
 pub const LOCK_LIFETIME: Duration = Duration::from_mins(5);
-/// How long the store keeps an answer to a challenge.
+/// The time for which the store keeps an answer to a challenge.
 const ANSWER_LIFETIME: Duration = LOCK_LIFETIME;
-/// How long the store of a fleet keeps a certificate, which is longer than any lasts, and an
-/// account that no edge has loaded meanwhile.
+/// The time for which the store of a fleet keeps a certificate, which is longer than any lasts, and
+/// an account that no edge has loaded meanwhile.
 const KEPT: Duration = Duration::from_hours(24 * 400);
 /// Bytes of a name that is also a file's name. The kernel permits 255, and `.pem` and the suffix of
 /// a file that is being written need some.
 const FILE_NAME_BYTES_MAX: usize = 200;
 
-/// What a value is.
+/// The kinds of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The account at the server.
@@ -221,8 +221,8 @@ fn lock_folder(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Where a process of this user keeps its state: systemd's StateDirectory=, or as
-/// /var/lib/eyelet, or as the XDG base directories say.
+/// Returns the folder in which a process of this user keeps its state: systemd's StateDirectory=,
+/// or as /var/lib/eyelet, or as the XDG base directories say.
 fn default_folder() -> Option<PathBuf> {
     let variable = |name| {
         let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
@@ -363,7 +363,7 @@ mod tests {
         panic!("redis-server ended on {PORTS_MAX} ports");
     }
 
-    /// As the end-to-end tests do: `.ci/run` counts these lines.
+    /// Reports a skipped test, as the end-to-end tests do: `.ci/run` counts these lines.
     fn skipped(test: &str, reason: &str) {
         use std::io::Write;
         eprintln!("skipped: {test}: {reason}");

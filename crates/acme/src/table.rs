@@ -1,4 +1,4 @@
-//! What workers see: the certificates by name, and the answers to challenges that are pending.
+//! The view of workers: the certificates by name, and the answers to challenges that are pending.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Questions of workers that wait for the thread.
 const ASKS_MAX: usize = 256;
-/// How long a worker waits for the answer to a challenge. Servers wait for about ten seconds.
+/// The time for which a worker waits for the answer to a challenge. Servers wait for about ten
+/// seconds.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// What workers and the thread share. It outlives reloads.
+/// The state that workers and the thread share. It outlives reloads.
 pub struct Acme {
     names: RwLock<HashMap<Box<str>, Entry>>,
     /// Certificates for TLS-ALPN-01, by name.
@@ -33,14 +34,14 @@ pub struct Acme {
     pub(crate) is_on: AtomicBool,
 }
 
-/// What is served for a name, or why there is nothing.
+/// The certificates that are served for a name, or the reason why there are none.
 pub type CertificatesOrLack = Result<Arc<Certificates>, CertificateLack>;
 
 /// A name of the table.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) certificates: Option<Arc<Certificates>>,
-    /// Why there are none.
+    /// The reason why there are none.
     pub(crate) lack: CertificateLack,
     /// A client asked for it. The configuration does not name it.
     pub(crate) is_asked: bool,
@@ -49,7 +50,7 @@ pub(crate) struct Entry {
 /// A name that certificates are ordered for.
 pub struct Known {
     pub name: Box<str>,
-    /// What is served for it now.
+    /// The certificates that are served for it now, or their lack.
     pub served: CertificatesOrLack,
     /// A client asked for it. The configuration does not name it.
     pub is_asked: bool,

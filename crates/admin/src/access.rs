@@ -1,4 +1,4 @@
-//! Who may ask: the file's mode decides at a Unix socket, a token at an address with a port. Pages
+//! Decides who may ask: the file's mode at a Unix socket, a token at an address with a port. Pages
 //! of other origins may ask at neither.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use crate::page;
 
-/// What a request must show.
+/// The credentials that a request must show.
 pub(crate) enum Access {
     /// Nothing: the client could open the socket.
     File,
@@ -16,7 +16,7 @@ pub(crate) enum Access {
     Token(Zeroizing<Vec<u8>>, u16),
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) StatusCode, pub(crate) &'static str);
 

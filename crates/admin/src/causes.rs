@@ -1,5 +1,5 @@
-//! Why connections were refused or failed, what evidence says, and what compression did, as
-//! metrics. The labels are words of the program.
+//! Metrics of causes: why connections were refused or failed, what evidence says, and what
+//! compression did. The labels are words of the program.
 
 use eyelet_telemetry::causes::texts;
 use eyelet_telemetry::counters::CounterValues;

@@ -16,14 +16,14 @@ use tokio::sync::mpsc::Receiver;
 use crate::query::{QueryFault, repeated_key, unknown_key};
 use crate::routes::{Answers, Content, of_parts, text, whole};
 
-/// What all paths of this file begin with.
+/// The beginning of all paths of this file.
 pub(crate) const PATH: &str = "/connections";
 
 /// Connections of a sorted list, which is held as a whole: 1,000 are about 300 KiB.
 const SORTED_MAX: usize = 1_000;
 /// Connections of a sorted list where the request names no limit.
 const SORTED: usize = 100;
-/// What a query may have.
+/// The keys that a query may have.
 const KEYS: &str = "rule, state, sni, client, age_min, bytes_min, limit or sort";
 /// Bits that all addresses of IPv4 begin with where they are written as ones of IPv6 (RFC 4291
 /// section 2.5.5.2).
@@ -46,7 +46,7 @@ enum Order {
     Bytes,
 }
 
-/// What a request asks for.
+/// The query of a request.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Asked {
     filter: Filter,
@@ -187,9 +187,9 @@ struct List {
     /// `None`: all is written.
     slices: Option<Receiver<Slice>>,
     order: Option<Order>,
-    /// How many more connections may be written.
+    /// The number of further connections that may be written.
     left: usize,
-    /// What was found, where the list is sorted.
+    /// The connections found, where the list is sorted.
     sorted: Vec<Listed>,
     /// The text before the next connection.
     before: &'static str,

@@ -16,12 +16,12 @@ const SAMPLES_MAX: usize = 24 * 60 * 60 / SAMPLE_STEP.as_secs() as usize;
 const ROOM_SAMPLES: usize = 240;
 /// Counters that are older than this are not compared with: the time between has no samples.
 const GAP_SECONDS: u64 = 2 * SAMPLE_STEP.as_secs();
-/// What the samples may take.
+/// The bytes that the samples may take.
 const BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(SAMPLES_MAX * size_of::<Sample>() <= BYTES_MAX);
 
-/// What a sample has beside its time. The first [`GAUGES`] are numbers at that time, the others
-/// what was counted since the sample before: 0 where there is none, or one of long ago.
+/// The series of a sample beside its time. The first [`GAUGES`] are numbers at that time, the
+/// others count what came since the sample before: 0 where there is none, or one of long ago.
 const SERIES: [&str; 13] = [
     "open",
     "parked",

@@ -1,5 +1,5 @@
-//! Who watches the edge: each reader of `/events` gets a document a second. It is made once for all
-//! of them, and not at all while there are none.
+//! The watchers of the edge: each reader of `/events` gets a document a second. It is made once for
+//! all of them, and not at all while there are none.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -151,7 +151,7 @@ impl Drop for Live {
     }
 }
 
-/// As the HTML standard writes a server-sent event. JSON in one line needs no escape.
+/// Writes a server-sent event as the HTML standard has it. JSON in one line needs no escape.
 fn event(number: u64, document: &Value) -> Bytes {
     Bytes::from(format!("id: {number}\ndata: {document}\n\n"))
 }

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use eyelet_telemetry::histogram::{BOUNDS_US, HistogramValues};
 
-/// What all names begin with.
+/// The beginning of all names.
 const PREFIX: &str = "eyelet_";
 
 /// A text format.

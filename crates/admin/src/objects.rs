@@ -19,7 +19,7 @@ pub const SOONEST_MAX: usize = 100;
 /// Rules that can be asked for in an order by their hits: 1,000 are about 120 KiB.
 const BUSIEST_MAX: usize = 1_000;
 
-/// What such a document is about.
+/// The subject of such a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
     /// `/rules`: how often each rule decided.
@@ -28,7 +28,7 @@ pub enum ObjectKind {
     Certificate,
 }
 
-/// What a document is sorted by.
+/// The key by which a document is sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SortKey {
     /// Rules with the most hits first.
@@ -42,9 +42,9 @@ pub enum SortKey {
 /// A document with a part of its objects, in an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sorted {
-    /// What they are sorted by.
+    /// The key by which they are sorted.
     pub by: SortKey,
-    /// How many there are at most.
+    /// The largest number of them.
     pub limit: usize,
 }
 

@@ -15,7 +15,7 @@ use hyper::{Response, StatusCode};
 
 use crate::routes::{Content, of_body, text, whole};
 
-/// Where the page is.
+/// The path of the page.
 pub(crate) const PATH: &str = "/";
 
 const STYLE: &str = concat!("\n", include_str!("page/page.css"));

@@ -1,4 +1,4 @@
-//! What all workers have counted, added up, as metrics.
+//! The counts of all workers, added up, as metrics.
 
 use eyelet_telemetry::counters::CounterValues;
 use eyelet_telemetry::listing::streams::StreamKind;

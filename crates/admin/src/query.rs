@@ -33,7 +33,7 @@ pub struct VerdictAsked {
 pub enum KeepAsked {
     /// For those who wait now.
     Once,
-    /// Also for those who come within this time.
+    /// The verdict is also for those who come within this time.
     For(Duration),
     /// The name is written to the list of the rule.
     Always,

@@ -1,4 +1,4 @@
-//! Which path has which answer, and what the program is asked for it.
+//! Maps paths to answers, and to the questions that the program is asked for them.
 
 use std::convert::Infallible;
 
@@ -16,9 +16,10 @@ use crate::metrics::{Format, Metrics};
 use crate::objects::{ObjectKind, Objects, Sorted, pieces};
 use crate::query::VerdictAsked;
 
-/// What the server asks the program. It is called on the server's thread.
+/// Answers the questions of the server. It is called on the server's thread.
 pub trait Answers: Send + Sync + 'static {
-    /// Why the process should get no new connections, if so: it drains, or could not serve them.
+    /// Returns the reason why the process should get no new connections, if so: it drains, or could
+    /// not serve them.
     fn unready(&self) -> Option<&'static str>;
 
     /// Writes all metrics.
@@ -40,7 +41,7 @@ pub trait Answers: Send + Sync + 'static {
     fn objects(&self, of: ObjectKind, sorted: Option<Sorted>) -> Option<Objects>;
 }
 
-/// What can be asked for as JSON.
+/// The documents that can be asked for as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Document {
     /// `/status`: version, uptime, configuration, listeners, limits.

@@ -30,29 +30,30 @@ use crate::stalled::Stalled;
 /// Connections served at a time: some scrapers, some pages, some people. More wait in the kernel.
 pub const CONNECTIONS_MAX: usize = 32;
 const _: () = assert!(live::READERS_MAX * 4 <= CONNECTIONS_MAX);
-/// How long a client may take to send the head of a request, and rest between two.
+/// The time that a client may take to send the head of a request, and rest between two.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head, and of what is read ahead. A browser's has 2 KiB.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// How long accepting pauses after an error, such as no free descriptor.
+/// The time for which accepting pauses after an error, such as no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long the process that is being replaced may hold the port. It lets go when this one serves.
+/// The time for which the process that is being replaced may hold the port. It lets go when this
+/// one serves.
 const PORT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often this is tried.
+/// The interval between two tries.
 const PORT_STEP: Duration = Duration::from_millis(20);
-/// How often a thread that has ended is started again at most: one that ends at once each time must
-/// not fill the log.
+/// The shortest interval between two restarts of a thread that has ended: one that ends at once
+/// each time must not fill the log.
 const RESTART_STEP: Duration = Duration::from_mins(1);
 
-/// Why there is no admin server.
+/// The reason why there is no admin server.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// The address cannot be bound.
-    #[error("[admin] cannot listen on {address}: {error}")]
+    #[error("[admin] cannot listen on {address}: {error}{}", hint(error))]
     Listen {
         /// The address, as the configuration has it.
         address: String,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// The token cannot be read.
@@ -63,7 +64,15 @@ pub enum AdminError {
     Thread(io::Error),
 }
 
-/// How a server begins.
+/// Returns advice about an address that cannot be bound.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => " (another process holds it; `ss -lxtnp` shows which)",
+        _ => "",
+    }
+}
+
+/// The ways in which a server begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// The address must be free.
@@ -83,9 +92,9 @@ pub struct AdminServer {
     thread: Option<JoinHandle<()>>,
     answers: Arc<dyn Answers>,
     history: Arc<History>,
-    /// When the thread was last started again.
+    /// The time at which the thread was last started again.
     restarted: Option<Instant>,
-    /// Why that failed, as the log says already.
+    /// The reason of that failure, as the log says already.
     failure: Option<String>,
 }
 
@@ -214,7 +223,7 @@ fn bind(settings: &AdminSettings) -> io::Result<Listening> {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Served {
     settings: AdminSettings,
     access: watch::Receiver<Arc<Access>>,
@@ -292,7 +301,7 @@ impl Served {
                 }
             };
             if let Err(error) = accepted {
-                tracing::warn!("[admin] accept: {error}");
+                tracing::warn!("[admin] cannot accept a connection: {error}");
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How long a client may take no byte of its answer. A slow one goes on as long as it takes some.
+/// The time for which a client may take no byte of its answer. A slow one goes on as long as it
+/// takes some.
 pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The socket, and when the write that waits gives up.

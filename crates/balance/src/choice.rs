@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::health::{Health, mix};
 
-/// How to choose.
+/// The terms of a choice.
 #[derive(Clone, Copy)]
 pub(crate) struct Choice {
     /// Whoever asks stays with one upstream; otherwise the load decides.
@@ -94,7 +94,7 @@ mod tests {
         healths.iter().enumerate().collect()
     }
 
-    /// How often each is chosen of so many times.
+    /// Counts how often each is chosen of so many times.
     fn chosen(healths: &[Health], now_ms: u64, times: u64) -> Vec<u64> {
         let mut counts = vec![0; healths.len()];
         for number in 0..times {

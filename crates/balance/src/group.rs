@@ -18,7 +18,7 @@ use crate::sources::SourceAddresses;
 pub struct Group {
     /// In the order of the list; at most [`eyelet_config::UPSTREAMS_MAX`].
     pub members: Box<[Arc<Member>]>,
-    /// Whether a client stays with one of them.
+    /// True if a client stays with one of them.
     by_client: bool,
     choices: AtomicU64,
 }
@@ -81,12 +81,12 @@ impl Tried {
         self.0 |= 1 << (index as u32 & 63);
     }
 
-    /// Whether it was at this one.
+    /// True if it was at this one.
     pub fn has(self, index: usize) -> bool {
         self.0 & (1 << (index as u32 & 63)) != 0
     }
 
-    /// How many it was at.
+    /// Returns the number of members that it was at.
     pub fn count(self) -> usize {
         self.0.count_ones() as usize
     }
@@ -95,17 +95,17 @@ impl Tried {
 /// One upstream of a group. Groups share equal ones, also across reloads.
 #[derive(Debug)]
 pub struct Member {
-    /// Whom to dial.
+    /// The upstream to dial.
     pub upstream: TerminateUpstream,
-    /// What it is asked to see whether it is up.
+    /// The question that tells if it is up.
     pub check: Option<UpstreamCheck>,
-    /// Whether it expects a PROXY header.
+    /// True if it expects a PROXY header.
     pub is_told: bool,
     /// The addresses that it is dialled from.
     pub sources: SourceAddresses,
     /// Its health.
     pub health: Health,
-    /// Whether a task checks it.
+    /// True if a task checks it.
     pub is_being_checked: AtomicBool,
     /// The addresses of its name, as they were found last: at most 64, which `resolve` keeps.
     addresses: Mutex<Vec<Arc<Address>>>,
@@ -130,14 +130,14 @@ impl Member {
         Self { upstream, check, is_told, sources, health, is_being_checked, addresses }
     }
 
-    /// Where a connection to this address is counted, beside the member itself.
+    /// Returns the counters of a connection to this address, beside the member itself.
     pub fn counters(&self, address: Option<SocketAddr>) -> Vec<Arc<UpstreamCounters>> {
         let of_address = address.and_then(|address| self.address(address));
         let of_address = of_address.map(|address| address.health.counters.clone());
         [self.health.counters.clone()].into_iter().chain(of_address).collect()
     }
 
-    /// Where a connection to one of several addresses is counted.
+    /// Returns the counters of a connection to one of several addresses.
     pub fn address_counters(&self, address: SocketAddr) -> Option<Arc<UpstreamCounters>> {
         Some(self.address(address)?.health.counters.clone())
     }
@@ -177,8 +177,8 @@ impl Member {
     }
 }
 
-/// What an upstream is called in the log: as it is written in the configuration. A spliced one has
-/// no scheme there.
+/// Returns the name of an upstream in the log: as it is written in the configuration. A spliced one
+/// has no scheme there.
 fn name(upstream: &TerminateUpstream) -> String {
     match upstream {
         TerminateUpstream::Tcp(to) => to.to_string(),

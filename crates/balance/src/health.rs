@@ -29,7 +29,7 @@ const NEVER: u64 = u64::MAX;
 /// The health of one upstream or address.
 #[derive(Debug)]
 pub struct Health {
-    /// What it is called in the log.
+    /// Its name in the log.
     pub name: Box<str>,
     /// Its counters.
     pub counters: Arc<UpstreamCounters>,
@@ -39,7 +39,7 @@ pub struct Health {
     is_checked: bool,
     /// 0: it is up. Otherwise when it may be tried again.
     down_until_ms: AtomicU64,
-    /// When it came back; 0: long ago.
+    /// The time at which it came back; 0: long ago.
     back_since_ms: AtomicU64,
     state: Mutex<State>,
 }
@@ -112,7 +112,7 @@ impl Health {
         true
     }
 
-    /// How far it is in its slow start, in parts of 2^16. `None`: its share is full.
+    /// Returns its progress in its slow start, in parts of 2^16. `None`: its share is full.
     pub(crate) fn share(&self, now_ms: u64) -> Option<u64> {
         let since_ms = self.back_since_ms.load(Relaxed);
         if since_ms == 0 {
@@ -212,7 +212,7 @@ pub(crate) fn mix(value: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// When it may be tried again, after a failure at `now_ms`.
+    /// Returns the time at which it may be tried again, after a failure at `now_ms`.
     fn pause(health: &Health, now_ms: u64) -> u64 {
         health.failed(now_ms, &"refused");
         health.down_until_ms.load(Relaxed) - now_ms

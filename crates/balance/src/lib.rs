@@ -1,4 +1,4 @@
-//! Which of several upstreams a connection or a request goes to: what is open at each, which of
+//! Chooses one of several upstreams for a connection or a request: what is open at each, which of
 //! them are down, and the choice. Time is an argument, and nothing is dialled here.
 //!
 //! All workers share the counts and the health, so that what one worker finds out helps the others.

@@ -12,8 +12,8 @@ use eyelet_config::{
 use crate::group::{Group, Member};
 use crate::sources::SourceAddresses;
 
-/// What makes two upstreams one: whom to dial, how it is checked, whether it expects a PROXY
-/// header, and from where it is dialled.
+/// The facts that make two upstreams one: whom to dial, how it is checked, whether it expects a
+/// PROXY header, and from where it is dialled.
 type Key = (TerminateUpstream, Option<UpstreamCheck>, bool, Vec<IpAddr>);
 
 /// The groups of a configuration.
@@ -111,7 +111,7 @@ impl Table {
     }
 }
 
-/// Whether there is something to choose from, or to check.
+/// True if there is something to choose from, or to check.
 fn is_group(all: &[TerminateUpstream], balance: &Balance) -> bool {
     match all {
         [] => false,

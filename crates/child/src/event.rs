@@ -1,4 +1,4 @@
-//! What an application is, what happens to it, and what its thread is told.
+//! An application, its events, and the messages for its thread.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,7 +11,7 @@ use eyelet_sys::child::Signal;
 
 use crate::sockets::Endpoint;
 
-/// How long an application has to end after a signal. Then it is killed.
+/// The time that an application has to end after a signal. Then it is killed.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// After this time without a listening socket an application is reported.
 pub const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,7 +20,7 @@ pub const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Application {
     /// The program and its arguments; at least the program.
     pub command: Vec<OsString>,
-    /// Where the application is told to listen: the value of `PORT` in its environment.
+    /// The port at which the application is told to listen: the value of `PORT` in its environment.
     pub port: u16,
     /// Folders whose changes start it again.
     pub watch: Vec<PathBuf>,
@@ -30,7 +30,7 @@ pub struct Application {
     pub spared: &'static str,
 }
 
-/// What happens to the application.
+/// An event of the application.
 #[derive(Debug)]
 pub enum ChildEvent {
     /// It was started.
@@ -40,9 +40,9 @@ pub enum ChildEvent {
     },
     /// It accepts connections.
     Listening {
-        /// Where it listens, possibly on all addresses.
+        /// The endpoint at which it listens, possibly on all addresses.
         bound: Endpoint,
-        /// Where to dial it.
+        /// The endpoint to dial.
         dialled: Endpoint,
     },
     /// It has listened nowhere for [`LISTEN_TIMEOUT`].
@@ -53,22 +53,22 @@ pub enum ChildEvent {
     Changed,
     /// It has ended by itself.
     Ended {
-        /// How.
+        /// The status of its end.
         status: ExitStatus,
-        /// When it is started again.
+        /// The pause until it is started again.
         pause: Duration,
     },
     /// It could not be started again.
     NotStarted {
-        /// Why.
+        /// The reason.
         error: io::Error,
-        /// When the next try is.
+        /// The pause until the next try.
         pause: Duration,
     },
     Over(Over),
 }
 
-/// Why an application is not started again.
+/// The reason why an application is not started again.
 #[derive(Debug)]
 pub enum Over {
     /// It has ended after `Supervisor::end`, or had ended just before.
@@ -83,7 +83,7 @@ pub enum Over {
     Unstartable(io::Error),
 }
 
-/// What the thread is told.
+/// A message to the thread.
 pub(crate) enum Message {
     /// Ends the application with this signal.
     End(Signal),

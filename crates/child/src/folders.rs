@@ -6,14 +6,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use eyelet_sys::inotify::{Change, Inotify, WaitEnder};
+use eyelet_sys::inotify::{self, Change, Inotify, WaitEnder};
 
 /// Most folders that are watched: a project without its dependencies has some hundreds. The kernel
 /// needs about 1 KiB for each.
 const FOLDERS_MAX: usize = 4096;
-/// How long after the last change an application is started again: an editor writes several files.
+/// The time from the last change until an application is started again: an editor writes several
+/// files.
 const QUIET: Duration = Duration::from_millis(200);
-/// How long after the first change, even if changes go on.
+/// The time from the first change until then, even if changes go on.
 const QUIET_MAX: Duration = Duration::from_secs(2);
 /// Folders with files that tools write, and that nobody edits.
 const SKIPPED: [&str; 4] = ["__pycache__", "node_modules", "target", "venv"];
@@ -22,14 +23,14 @@ const SKIPPED_ENDS: [&str; 5] = ["~", ".pyc", ".swp", ".swx", ".tmp"];
 /// Longest wait between two events; waiting then begins again.
 const WAIT: Duration = Duration::from_hours(1);
 
-/// Why an application cannot be supervised.
+/// The reason why an application cannot be supervised.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
     /// The system refuses it.
-    #[error("cannot watch {}: {error}", folder.display())]
+    #[error("cannot watch {}: {error}{}", folder.display(), inotify::hint(error))]
     Unwatchable {
         folder: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// There are too many.

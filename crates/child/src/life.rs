@@ -19,12 +19,12 @@ use crate::pace::{Pauses, look_after};
 use crate::processes::{self, Process};
 use crate::sockets::{self, Choice, Endpoint};
 
-/// How long the only endpoint of an application must stay the only one, if it is not its port: many
-/// open one for a debugger first, and listen only seconds later.
+/// The time that the only endpoint of an application must stay the only one, if it is not its port:
+/// many open one for a debugger first, and listen only seconds later.
 const SETTLED: Duration = Duration::from_secs(3);
-/// How long several endpoints must stay the same before it is too late for its port.
+/// The time that several endpoints must stay the same before it is too late for its port.
 const UNDECIDED: Duration = Duration::from_secs(5);
-/// How often it is looked whether what an application left has ended.
+/// The interval between two looks whether what an application left has ended.
 const LEFT_STEP: Duration = Duration::from_millis(20);
 
 /// Starts the application again and again.
@@ -33,19 +33,19 @@ pub(crate) struct Supervision {
     messages: SyncSender<Message>,
     received: Receiver<Message>,
     report: Box<dyn FnMut(ChildEvent) + Send>,
-    /// Whether orphans of the application become children of this process.
+    /// True if orphans of the application become children of this process.
     pub(crate) adopts: bool,
-    /// Whether a watched file has changed since the last start.
+    /// True if a watched file has changed since the last start.
     pub(crate) changed: Arc<AtomicBool>,
-    /// Where it certainly listened in an earlier life.
+    /// The endpoint at which it certainly listened in an earlier life.
     known: Option<Endpoint>,
-    /// Whether it has listened anywhere.
+    /// True if it has listened anywhere.
     has_listened: bool,
     /// Children of this process before the first start.
     earlier: HashSet<u32>,
 }
 
-/// Why a life is to end before the application does so itself.
+/// The reason why a life is to end before the application does so itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Asked,
@@ -62,7 +62,7 @@ struct Life {
     look_at: Option<Instant>,
     /// The endpoints at the last look, and since when they are the same.
     seen: (Vec<Endpoint>, Instant),
-    /// Where it listens, as reported.
+    /// The endpoint at which it listens, as reported.
     endpoint: Option<Endpoint>,
     is_silence_reported: bool,
     /// It was told to end, and is killed at this time.
@@ -211,7 +211,7 @@ impl Supervision {
         }
     }
 
-    /// Whether a file has changed since the last start and the last call.
+    /// True if a file has changed since the last start and the last call.
     fn is_changed(&self) -> bool {
         self.changed.swap(false, Relaxed)
     }
@@ -353,8 +353,8 @@ impl Life {
         let _ = child::signal_group(self.child.id(), signal);
     }
 
-    /// Where the application listens: its own sockets, and whatever new socket has its port. The
-    /// sockets of a process of another user cannot be seen.
+    /// Returns the endpoints of the application: its own sockets, and whatever new socket has its
+    /// port. The sockets of a process of another user cannot be seen.
     fn endpoints(&self, port: u16) -> Vec<Endpoint> {
         let members = processes::members(self.child.id(), &processes::all());
         let own = processes::sockets(&members);

@@ -1,4 +1,4 @@
-//! How long to wait: before the next look for listening sockets, and before the next start.
+//! Paces waits: before the next look for listening sockets, and before the next start.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LIVED: Duration = Duration::from_secs(10);
 const LOOK_MIN: Duration = Duration::from_millis(50);
 /// The longest one.
 const LOOK_MAX: Duration = Duration::from_secs(1);
-/// How long looks are frequent: most applications listen by then.
+/// The time for which looks are frequent: most applications listen by then.
 const LOOK_OFTEN: Duration = Duration::from_secs(2);
 
 /// The pauses between the end of an application and its next start.
@@ -35,7 +35,7 @@ impl Pauses {
     }
 }
 
-/// How long to wait before the next look at an application of this age.
+/// Returns the wait before the next look at an application of this age.
 pub(crate) fn look_after(age: Duration) -> Duration {
     // A tenth of its age: each second of waiting costs the later looks less.
     if age < LOOK_OFTEN { LOOK_MIN } else { (age / 10).clamp(LOOK_MIN, LOOK_MAX) }

@@ -85,10 +85,11 @@ pub(crate) fn children(parent: u32, all: &[Process]) -> HashSet<u32> {
     all.iter().filter(|process| process.parent == parent).map(|child| child.pid).collect()
 }
 
-/// What an application leaves when its leader has ended: its group, and the orphans that `own`,
-/// this process, has adopted. `earlier` are children that `own` had before it started the
-/// application: a script may have begun them and then become this process. The first process of a
-/// container gets the orphans of all others, so only the group is the application's there.
+/// Returns the processes that an application leaves when its leader has ended: its group, and the
+/// orphans that `own`, this process, has adopted. `earlier` are children that `own` had before it
+/// started the application: a script may have begun them and then become this process. The first
+/// process of a container gets the orphans of all others, so only the group is the application's
+/// there.
 pub(crate) fn left_behind(
     leader: u32,
     (own, earlier): (u32, &HashSet<u32>),

@@ -18,7 +18,7 @@ const ACCEPTS: u32 = 1 << 16;
 /// The longest path in the address of a Unix socket, without its NUL (unix(7)).
 const PATH_BYTES_MAX: usize = 107;
 
-/// Where an application listens.
+/// An endpoint at which an application listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Endpoint {
     /// An address, possibly the unspecified one.
@@ -36,7 +36,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Which endpoint is the application's.
+/// The choice of the application's endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// It listens nowhere.

@@ -1,10 +1,10 @@
-//! Why a request has no answer, and an error in one line.
+//! The reasons why a request has no answer, and an error in one line.
 
 use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The body breaks off or has too many bytes.

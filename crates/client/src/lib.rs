@@ -37,13 +37,13 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 
 /// A server, and how its certificate is verified if it speaks TLS.
 pub struct HttpServer {
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: ServerAddress,
     /// For https.
     pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
 
-/// Where a server listens.
+/// The address at which a server listens.
 pub enum ServerAddress {
     /// A name or an address, without brackets, and a port.
     Tcp(String, u16),

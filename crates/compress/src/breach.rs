@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::fields::{are_readable, has_directive, lists};
 
-/// Why a response must not be compressed.
+/// The reason why a response must not be compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Breach {
     /// Credentials, and `Sec-Fetch-Site` names another site, or another origin of the same site.
@@ -20,7 +20,7 @@ pub enum Breach {
     UnknownOrigin,
 }
 
-/// Which other pages' requests may get compressed responses.
+/// The other pages whose requests may get compressed responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Allowed {
     /// Other origins of the same site: no attacker controls a subdomain.
@@ -29,8 +29,9 @@ pub struct Allowed {
     pub navigations: bool,
 }
 
-/// Why a response must not be compressed, if so. `host` is the authority of the request, from Host
-/// or `:authority`. The scheme is https: an http page is another origin.
+/// Returns the reason why a response must not be compressed, if there is one. `host` is the
+/// authority of the request, from Host or `:authority`. The scheme is https: an http page is
+/// another origin.
 pub fn breach(headers: &HeaderMap, host: &str, allowed: Allowed) -> Option<Breach> {
     if !has_credentials(headers) {
         return None;

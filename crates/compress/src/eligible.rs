@@ -1,4 +1,5 @@
-//! Which responses are compressed, by their heads and first bytes, and why the others are not.
+//! Decides which responses are compressed, by their heads and first bytes, and why the others are
+//! not.
 
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
@@ -7,7 +8,7 @@ use crate::accept::Coding;
 use crate::breach::Breach;
 use crate::fields::{DIGESTS, has_element};
 
-/// Why a response is not compressed. [`WhyNot::text`] is its text in the access log.
+/// The reason why a response is not compressed. [`WhyNot::text`] is its text in the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WhyNot {
     /// The rule says `compress = "off"` or `"none"`.
@@ -109,7 +110,7 @@ impl WhyNot {
     }
 }
 
-/// What is known about a body before it is coded.
+/// The facts that are known about a body before it is coded.
 #[derive(Clone, Copy, Debug)]
 pub struct Beginning<'a> {
     /// Its length in bytes, if known.
@@ -286,7 +287,7 @@ pub fn by_first_bytes(kind: ContentKind, body: &Beginning<'_>) -> Result<(), Why
     if saved { Ok(()) } else { Err(WhyNot::LooksCompressed) }
 }
 
-/// What a Content-Type says about compressibility.
+/// The compressibility of a Content-Type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ContentKind {
     /// Text of some sort.
@@ -301,7 +302,7 @@ pub enum ContentKind {
     Unknown,
 }
 
-/// What a message's Content-Type says.
+/// Returns the compressibility by a message's Content-Type.
 pub(crate) fn content_kind(headers: &HeaderMap) -> ContentKind {
     DecidingFields::of(headers).kind()
 }

@@ -76,7 +76,7 @@ pub fn code(request: &mut HeaderMap) {
     request.insert(CONTENT_ENCODING, HeaderValue::from_static(Coding::Zstd.name()));
 }
 
-/// How the body of a request is coded.
+/// The coding of a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestBody {
     /// Not at all, or its bytes must stay as they are.
@@ -87,7 +87,7 @@ pub enum RequestBody {
     Unknown,
 }
 
-/// How the body of a request is coded.
+/// Returns the coding of a request's body.
 pub fn coding(request: &HeaderMap) -> RequestBody {
     let mut lines = request.get_all(CONTENT_ENCODING).iter();
     let Some(line) = lines.next() else { return RequestBody::AsIs };

@@ -24,7 +24,7 @@ use crate::settings::local::LocalSettings;
 /// A whole configuration, checked and indexed.
 #[derive(Debug)]
 pub struct Config {
-    /// At least one, in the order of the file; `Facts::listener` is an index into this.
+    /// The listeners, at least one, in the order of the file;
     pub listeners: Vec<Listener>,
     /// In the order of the file; a `RuleId` is an index into this.
     pub rules: RuleList,
@@ -36,13 +36,13 @@ pub struct Config {
     /// The terms on which connections are held.
     pub hold: HoldSettings,
     pub http: HttpLimits,
-    /// What is logged, and where.
+    /// The settings of the log.
     pub log: LogSettings,
-    /// Where dictionaries are stored.
+    /// The settings of stored dictionaries.
     pub dictionaries: Dictionaries,
-    /// Who resolves the names of upstreams.
+    /// The servers that resolve the names of upstreams.
     pub dns: Dns,
-    /// How evidence for names is gathered.
+    /// The settings by which evidence for names is gathered.
     pub evidence: EvidenceSettings,
     /// Session tickets.
     pub tickets: Tickets,
@@ -50,9 +50,9 @@ pub struct Config {
     pub local: LocalSettings,
     /// In a sandbox: the authority by which rules without one mint.
     pub run_authority: Option<RunAuthority>,
-    /// Where the edge answers questions about itself.
+    /// The settings of the admin server, which answers questions about the edge.
     pub admin: Option<AdminSettings>,
-    /// Which requests are traced, and who takes the spans.
+    /// The requests that are traced, and the collector that takes the spans.
     pub trace: Option<TraceSettings>,
     /// The store that several edges share.
     pub fleet: Option<FleetSettings>,
@@ -64,9 +64,9 @@ pub struct Config {
     pub secrets: Vec<SecretSettings>,
     /// Worker threads. `None`: one per core.
     pub workers: Option<usize>,
-    /// Whether a reload ends the connections whose rule it removes.
+    /// True if a reload ends the connections whose rule it removes.
     pub reload_ends_removed: bool,
-    /// With `watch = true`: the file itself.
+    /// The file itself, with `watch = true`.
     pub watch: Option<WatchedFile>,
 }
 
@@ -101,7 +101,7 @@ fn digest(text: &str) -> u64 {
 }
 
 impl Config {
-    /// Whether a rule orders certificates when clients ask for them.
+    /// True if a rule orders certificates when clients ask for them.
     pub fn has_acme_on_demand(&self) -> bool {
         let on_demand = CertificateSource::Acme { on_demand: true };
         self.rules
@@ -109,7 +109,7 @@ impl Config {
             .any(|rule| matches!(rule.action, Action::Terminate(t) if t.certificates == on_demand))
     }
 
-    /// Whether a rule mints certificates, for which it must see those of origins.
+    /// True if a rule mints certificates, for which it must see those of origins.
     pub fn mints(&self) -> bool {
         let mints = |action: &Action| match action {
             Action::Terminate(rule) => rule.certificates == CertificateSource::Mint,

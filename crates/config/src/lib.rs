@@ -4,7 +4,6 @@
 #![allow(missing_docs)] // only the workspace uses it
 
 mod checked;
-mod document;
 mod files;
 mod load;
 mod model;
@@ -12,15 +11,14 @@ mod rule;
 mod rules;
 mod sections;
 mod settings;
-pub mod spiffe;
 #[cfg(test)]
 mod tests;
 
 pub use checked::{Config, WatchedFile};
-pub use document::diagnostic::{Diagnostic, Severity};
-pub use files::certificate::CertificateFiles;
+pub use eyelet_document::diagnostic::{Diagnostic, Severity};
+pub use eyelet_pki::certificate::CertificateFiles;
+pub use files::users;
 pub use files::{Depth, UnchangedPairs};
-pub use files::{certificate, crl, pem, users};
 pub use load::{Loaded, load, load_next, parse};
 pub use model::dns::{Dns, DnsTransport, NameServer};
 pub use model::headers::Fields;

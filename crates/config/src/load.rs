@@ -9,8 +9,6 @@ use std::time::SystemTime;
 use eyelet_policy::Rules;
 
 use crate::checked::{Config, WatchedFile};
-use crate::document::diagnostic::Diagnostic;
-use crate::document::reader::{Place, Report, Section};
 use crate::files::{Depth, Files, UnchangedPairs, read};
 use crate::rule;
 use crate::rule::{Lead, ReadState};
@@ -30,6 +28,8 @@ use crate::settings;
 use crate::settings::compression;
 use crate::settings::listeners::Listeners;
 use crate::settings::local;
+use eyelet_document::diagnostic::Diagnostic;
+use eyelet_document::reader::{Place, Report, Section};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]

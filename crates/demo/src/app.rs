@@ -27,15 +27,16 @@ use eyelet_wire::proxy::{self, Command, HEADER_BYTES_MAX, ProxyPeek};
 
 /// Connections served at a time: some for each page that is open.
 const CONNECTIONS_MAX: usize = 256;
-/// How long the page waits for the log line of its own connection, and how often it looks.
+/// The time for which the page waits for the log line of its own connection; `LINE_EVERY` is the
+/// interval of its looks.
 const LINE_WAIT: Duration = Duration::from_secs(5);
 const LINE_EVERY: Duration = Duration::from_millis(20);
-/// How often open pages get the newest lines and the gauge.
+/// The interval at which open pages get the newest lines and the gauge.
 const EVENT_EVERY: Duration = Duration::from_millis(400);
 /// Bytes of a PROXY v2 header before its length is known, that included.
 const PROXY_FIXED_BYTES: usize = 16;
 
-/// What the page's requests need.
+/// The state that the page's requests need.
 pub(crate) struct App {
     /// Host and port of the page, as a URL has them.
     pub(crate) authority: String,
@@ -50,7 +51,7 @@ pub(crate) struct App {
     pub(crate) page: SocketAddr,
     pub(crate) gateway: SocketAddr,
     pub(crate) origin: SocketAddr,
-    /// What `eyelet explain --log-line` prints about a line.
+    /// Returns the text of `eyelet explain --log-line` about a line.
     pub(crate) explain: Box<dyn Fn(&str) -> String + Send + Sync>,
 }
 
@@ -216,7 +217,7 @@ impl App {
     }
 }
 
-/// What the paths of the newest edition begin with. A browser that shall fetch it again asks for
+/// The beginning of the paths of the newest edition. A browser that shall fetch it again asks for
 /// another one of them.
 const NEWEST_PREFIX: &str = "/manual/2";
 

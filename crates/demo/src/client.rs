@@ -14,7 +14,8 @@ use tokio_rustls::client::TlsStream;
 
 use eyelet_tls::client::roots_config;
 
-/// How long a client of the demo waits for one thing. It is on the same machine, which may be busy.
+/// The time for which a client of the demo waits for one thing. It is on the same machine, which
+/// may be busy.
 pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A client that verifies the server by this authority and speaks HTTP/1.1. It does not resume.

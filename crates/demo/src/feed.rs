@@ -1,4 +1,4 @@
-//! What the page shows live: new lines of the access log, and the gauge, as server-sent events.
+//! The live part of the page: new lines of the access log, and the gauge, as server-sent events.
 
 use std::collections::VecDeque;
 use std::fs::File;

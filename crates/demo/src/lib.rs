@@ -45,7 +45,7 @@ use eyelet_local_ca::{Authority, LocalCaError};
 pub use crate::crowd::crowd;
 pub use crate::hellos::Hellos;
 
-/// Why the demo cannot run.
+/// The reason why the demo cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// Its authority, or a certificate.
@@ -71,7 +71,7 @@ pub struct PageEdge {
     pub program: PathBuf,
     /// Descriptors that connections may hold.
     pub descriptors_max: usize,
-    /// What `eyelet explain --log-line` prints about a line.
+    /// Returns the text of `eyelet explain --log-line` about a line.
     pub explain: Box<dyn Fn(&str) -> String + Send + Sync>,
 }
 

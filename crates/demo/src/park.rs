@@ -17,12 +17,14 @@ use eyelet_telemetry::counters;
 pub(crate) const CROWD_MAX: usize = 10_000;
 /// Descriptors of the edge that stay free for browsers.
 const SPARE: usize = 64;
-/// How long the edge rests before the gauge is read: it frees its compressors after a second.
+/// The time for which the edge rests before the gauge is read: it frees its compressors after a
+/// second.
 const SETTLE: Duration = Duration::from_millis(1500);
 
 /// The crowd of this demo: at most one process.
 pub(crate) struct Park {
-    /// Where its clients connect, the program that they run in, and the authority they trust.
+    /// The address to which its clients connect, the program that they run in, and the authority
+    /// they trust.
     target: SocketAddr,
     program: PathBuf,
     authority: PathBuf,
@@ -38,7 +40,8 @@ struct State {
     opened: usize,
     /// The first failure.
     failed: Option<String>,
-    /// What the connections hold, once all are there: the gauge after less the gauge before.
+    /// The bytes that the connections hold, once all are there: the gauge after less the gauge
+    /// before.
     held: i64,
     /// The crowd lives until this is dropped.
     input: Option<ChildStdin>,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How long to wait after accept fails: descriptors become free when a connection closes, and
-/// retrying at once would burn a core.
+/// The pause after accept fails: descriptors become free when a connection closes, and retrying at
+/// once would burn a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A limit on connections at a time. Later ones wait in the kernel's queue.
@@ -17,7 +17,7 @@ pub(crate) struct ConnectionPermits {
 }
 
 impl ConnectionPermits {
-    /// At most `connections_max` connections at a time.
+    /// Permits at most `connections_max` connections at a time.
     pub(crate) fn new(connections_max: usize) -> Self {
         Self { free: Arc::new(Semaphore::new(connections_max)) }
     }

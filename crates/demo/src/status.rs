@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use eyelet_telemetry::counters::{self, CounterValues};
 
-/// On a terminal the line is rewritten in place.
+/// The interval at which the line is rewritten in place on a terminal.
 const TERMINAL_EVERY: Duration = Duration::from_secs(1);
 /// Elsewhere each status is a new line, perhaps of a log file.
 const LOG_EVERY: Duration = Duration::from_secs(5);
@@ -89,7 +89,7 @@ fn status(seen: &CounterValues) -> String {
     )
 }
 
-/// Where the status goes, and what the terminal's line shows now.
+/// The output of the status, and the present content of the terminal's line.
 struct Line {
     terminal: bool,
     width: usize,

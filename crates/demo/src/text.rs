@@ -128,7 +128,8 @@ pub(crate) fn authority_of(name: &str, port: u16) -> String {
 /// The port that a URL need not name.
 const HTTPS: u16 = 443;
 
-/// What the terminal shows first. A line that begins with two spaces is one to open or to run.
+/// Returns the first text on the terminal. A line that begins with two spaces is one to open or to
+/// run.
 pub(crate) fn invitation(port: u16, ca: &Path, configuration: &Path) -> String {
     let ca = shell_word(ca);
     let url = |name: &str| format!("https://{}/", authority_of(name, port));

@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// When this process first served requests.
+/// The time at which this process first served requests.
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The time now.

@@ -1,4 +1,4 @@
-//! What workers and the thread that speaks to the other process say to each other while connections
+//! The messages between workers and the thread that speaks to the other process, while connections
 //! move from one process to another.
 
 use std::io;
@@ -23,9 +23,9 @@ pub const BATCH_BYTES: usize = 4 << 20;
 pub const GROUP_PARTS_MAX: usize = 16;
 /// Descriptors of one group.
 pub const GROUP_DESCRIPTORS_MAX: usize = GROUP_PARTS_MAX * BATCH_DESCRIPTORS_MAX;
-/// What a worker can have in the queue: one batch, and the notes that all has passed and that it
-/// has left.
-const LEAVING_MAX: usize = 3;
+/// The most that a worker can have in the queue: its flows of QUIC, one batch, and the notes that
+/// all has passed and that it has left.
+const LEAVING_MAX: usize = 4;
 
 /// Parked connections on their way to another process.
 pub struct LeavingBatch {
@@ -39,6 +39,15 @@ pub struct LeavingBatch {
     pub group: Option<u64>,
 }
 
+/// Flows of QUIC on their way to another process: one message. They wait for no answer, because the
+/// worker keeps them until the other process needs this one no more.
+pub struct FlowBatch {
+    /// The message.
+    pub body: Vec<u8>,
+    /// Its sockets.
+    pub sockets: Vec<Arc<OwnedFd>>,
+}
+
 /// Counts of a parcel, which moves as one: a connection, or a group of some.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ParcelCounts {
@@ -48,8 +57,11 @@ pub struct ParcelCounts {
     pub streams: StreamCounts,
 }
 
-/// What a worker of the earlier process says.
+/// A message of a worker of the earlier process.
 pub enum Leaving {
+    /// A worker reads no datagrams any more, and gives all flows of which the other process reads
+    /// the sockets. This comes first, and once, where [`Departure::moves_flows`].
+    Flows(Vec<FlowBatch>),
     /// The worker with this index has detached these connections. It keeps a copy, which nobody
     /// touches, and waits for the [`BatchAnswer`].
     Batch {
@@ -68,7 +80,7 @@ pub enum Leaving {
     Left,
 }
 
-/// What became of a worker's batch.
+/// The fate of a worker's batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
     /// The other process owns the connections and groups, except for those with these indexes,
@@ -83,24 +95,30 @@ pub enum BatchAnswer {
     Over,
 }
 
-/// How a worker leaves: what it gets with [`Order::HandOver`](crate::worker::Order::HandOver).
+/// The means by which a worker leaves: it gets them with
+/// [`Order::HandOver`](crate::worker::Order::HandOver).
 pub struct Departure {
     /// The listening sockets that the other process accepts from now.
     pub kept: Arc<[Arc<OwnedFd>]>,
-    /// Where its batches go. It has one on the way at most.
+    /// The queue of its batches. It has one on the way at most.
     pub batches: SyncSender<Leaving>,
     /// Most descriptors of a batch: as many as the other process keeps free for one.
     pub descriptors_max: usize,
     /// The other process reads messages of versions below this one. `None`: of all.
     pub reads_below: Option<u16>,
+    /// The other process takes flows of QUIC, and reads no datagram before it has them. Otherwise
+    /// they end here.
+    pub moves_flows: bool,
     /// Their answers. The end of this queue means that the other process is dead: the worker takes
     /// its batch back and serves on.
     pub answers: mpsc::Receiver<BatchAnswer>,
-    /// How long what is active may take, at most `drain_timeout`. `None`: as long as it needs.
+    /// The time that active connections may take, at most `drain_timeout`. `None`: as long as they
+    /// need.
     pub active_max: Option<Duration>,
 }
 
-/// How each worker leaves, where their answers go, and where they are heard.
+/// The departure of each worker, the queues of their answers, and the queue on which they are
+/// heard.
 pub type Departing = (Vec<Departure>, Vec<mpsc::Sender<BatchAnswer>>, Receiver<Leaving>);
 
 /// Has so many workers leave: see [`Departure`].
@@ -114,25 +132,33 @@ pub fn departures(
     let each = (0..workers).map(|_| {
         let (answer, answers) = channel(1);
         let (kept, batches) = (kept.clone(), batches.clone());
-        let reads_below = None;
-        (Departure { kept, batches, descriptors_max, reads_below, answers, active_max }, answer)
+        let departure = Departure {
+            kept,
+            batches,
+            descriptors_max,
+            reads_below: None,
+            moves_flows: false,
+            answers,
+            active_max,
+        };
+        (departure, answer)
     });
     let (departures, answers) = each.unzip();
     (departures, answers, leaving)
 }
 
-/// What [`collect`] has got.
+/// The result of [`collect`].
 #[derive(Debug)]
 pub struct Collected {
-    /// How many connections were kept.
+    /// The number of connections that were kept.
     pub kept: usize,
     /// True if there was no room for others.
     pub is_full: bool,
-    /// Why it stopped before all workers had left.
+    /// The reason why it stopped before all workers had left.
     pub stopped: Option<CollectError>,
 }
 
-/// Why not all connections could be collected.
+/// The reason why not all connections could be collected.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
     /// One batch cannot be kept.
@@ -182,7 +208,8 @@ pub fn collect(
                     let _ = worker.try_send(answer);
                 }
             }
-            Ok(Leaving::ParkedMoved) => {}
+            // Flows end here: nobody asked for them.
+            Ok(Leaving::ParkedMoved | Leaving::Flows(_)) => {}
             Ok(Leaving::Left) => active -= 1,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => return collected.stopped_by(CollectError::Slow),

@@ -42,7 +42,7 @@ pub struct Query {
     slices: Sender<Slice>,
 }
 
-/// Where a worker's queries arrive.
+/// The queue of a worker's queries.
 pub type Queries = Receiver<Query>;
 
 /// Asks the workers of a process.
@@ -53,7 +53,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// So many workers, and a queue for each, which it answers by [`answer`].
+    /// Makes it for so many workers, with a queue for each, which it answers by [`answer`].
     pub fn new(workers: usize) -> (Self, Vec<Queries>) {
         // Each list has one query for each worker.
         let (workers, queries) = (0..workers).map(|_| channel(LISTS_MAX)).unzip();

@@ -1,9 +1,8 @@
-//! Eyelet: a TLS edge. The process that serves, and the command line.
+//! Eyelet: a TLS edge. This crate is its command line.
 //!
-//! The path of a connection is in the crate `edge`; ARCHITECTURE.md describes the whole. `command`
-//! imports `process`, never the other way round.
+//! The process that serves is the crate `process`, and the path of a connection is in `edge`;
+//! ARCHITECTURE.md describes the whole.
 
 #![allow(missing_docs)] // only the workspace uses it
 
 pub mod command;
-pub mod process;

@@ -21,7 +21,7 @@ use std::path::Path;
 
 /// A diff of two versions stands side by side on a laptop's screen.
 const LINE_COLUMNS_MAX: usize = 100;
-/// What a reader sees at once, without scrolling.
+/// The lines that a reader sees at once, without scrolling.
 const FUNCTION_LINES_MAX: usize = 70;
 /// The habit is 600; the rest is the room to split a file in a commit of its own.
 const FILE_LINES_MAX: usize = 700;
@@ -39,27 +39,20 @@ const FLAT: &[(&str, usize)] = &[
 ];
 /// Less than this cannot say what a file does.
 const HEAD_BYTES_MIN: usize = 40;
+/// Beginnings of doc comments that do not name the item.
+const DOC_BEGINNINGS: &[&str] = &[
+    "As", "How", "If", "Same", "The same", "What", "When", "Where", "Whether", "Which", "Who",
+    "Whom", "Whose", "Why",
+];
 
 /// Functions that may be longer than [`FUNCTION_LINES_MAX`]: path, name, reason.
 const LONG_FUNCTIONS: &[(&str, &str, &str)] = &[];
 
 /// Lines that may hold a word of [`WORDS`]: path, a part of the line, reason.
 const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
-    (
-        "crates/config/src/document/elsewhere.rs",
-        "\"forward_auth\"",
-        "typed by people, who are told ours",
-    ),
-    (
-        "crates/config/src/document/elsewhere.rs",
-        "&[\"backend\"",
-        "typed by people, who are told ours",
-    ),
-    (
-        "crates/config/src/document/elsewhere.rs",
-        "&[\"allow\"",
-        "typed by people, who are told ours",
-    ),
+    ("crates/document/src/elsewhere.rs", "\"forward_auth\"", "typed by people, who are told ours"),
+    ("crates/document/src/elsewhere.rs", "&[\"backend\"", "typed by people, who are told ours"),
+    ("crates/document/src/elsewhere.rs", "&[\"allow\"", "typed by people, who are told ours"),
     ("crates/config/src/rule.rs", "(&[\"passthrough\"", "typed by people, who are told ours"),
     ("crates/config/src/rule.rs", "(&[\"reject\"", "typed by people, who are told ours"),
     ("crates/h2/src/hpack/static_table.rs", "max-forwards", "RFC 9110's name of a field"),
@@ -113,7 +106,8 @@ const DENY_TOOLS: &[&str] = &[
     "MemoryDenyWriteExecute",
 ];
 
-/// What has no place on a worker's thread or has no bound, without blanks, and what to use.
+/// The calls that have no place on a worker's thread or have no bound, without blanks, and what to
+/// use.
 const BLOCKING: &[(&str, &str)] = &[
     ("thread::sleep", "a deadline in the wheel"),
     ("mpsc::channel(", "sync_channel, with a bound"),
@@ -141,7 +135,7 @@ const PURE: &[&str] = &[
     "crates/quic",
     "crates/flows",
 ];
-/// What lies directly under `std` (or `core`) and is not for them.
+/// The modules directly under `std` (or `core`) that are not for them.
 const IMPURE_STD: &[&str] = &["env", "fs", "io", "os", "process", "thread"];
 /// Items of `std::io` that reach no file: slices that somebody else writes, writing to a vector.
 const IO_VALUES: &[&str] = &["IoSlice", "Write"];
@@ -178,6 +172,32 @@ fn every_source_file_says_what_it_is() {
         if said < HEAD_BYTES_MIN {
             let rule = "starts with `//!`: what it does";
             findings.push(format!("{}:1: every file {rule}", file.path));
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn doc_comments_begin_with_the_item() {
+    let mut findings = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        let mut is_inside = false;
+        for (line, text) in numbered(&file.text) {
+            let said = ["///", "//!"].iter().find_map(|mark| text.trim_start().strip_prefix(mark));
+            let begins = said.map(str::trim_start).filter(|_| !is_inside);
+            let is_word = |end: Option<char>| !end.is_some_and(char::is_alphanumeric);
+            let starts = |word: &&&str| {
+                let rest = begins.and_then(|begins| begins.strip_prefix(**word));
+                rest.is_some_and(|rest| is_word(rest.chars().next()))
+            };
+            if let Some(word) = DOC_BEGINNINGS.iter().find(starts) {
+                let rule = "begin with what the item is or does";
+                findings.push(format!(
+                    "{}:{line}: a doc comment begins with {word}: {rule}",
+                    file.path
+                ));
+            }
+            is_inside = said.is_some();
         }
     }
     report(&findings);
@@ -412,7 +432,8 @@ fn imports_run_downwards() {
     report(&findings);
 }
 
-/// What of a file below `eyelet` reaches for the runtime or, where `pure`, for the outside world.
+/// Lists the parts of a file below `eyelet` that reach for the runtime or, where `pure`, for the
+/// outside world.
 fn impure(file: &File, pure: bool) -> Vec<String> {
     let mut findings = Vec::new();
     let tokens = tokens(&file.code);
@@ -577,6 +598,7 @@ fn workers_never_block() {
         "crates/relay/src",
         "crates/engine/src",
         "crates/edge/src",
+        "crates/process/src",
         "crates/eyelet/src",
         "crates/telemetry/src",
     ];

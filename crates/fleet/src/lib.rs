@@ -1,7 +1,7 @@
-//! What the edges of a fleet share: named values in a store, sealed with the fleet's secret, made
-//! by whoever comes first. The store's atomic operations decide; there is no consensus of our own.
-//! No TLS, no connections of clients. Every call blocks, for a bounded time: it is for a thread of
-//! its own.
+//! The values that the edges of a fleet share: named values in a store, sealed with the fleet's
+//! secret, made by whoever comes first. The store's atomic operations decide; there is no consensus
+//! of our own. No TLS, no connections of clients. Every call blocks, for a bounded time: it is for
+//! a thread of its own.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
@@ -26,7 +26,7 @@ use sealed::{OpenError, Sealer};
 /// Bytes of a sealed value. Anything larger in the store is not ours.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// Why a value cannot be had. It says what to do.
+/// The reason why a value cannot be had. It says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     /// The secret cannot be read.
@@ -36,14 +36,17 @@ pub enum FleetError {
     #[error("the cryptographic library fails")]
     Library,
     /// The value opens, and is not what its name says.
-    #[error("the value {0:?} in the store is of another version of Eyelet")]
+    #[error(
+        "the value {0:?} in the store is of another version of Eyelet: have all edges of the fleet \
+         run one version, or remove that value"
+    )]
     Foreign(String),
     /// The store does not answer, or refuses.
     #[error("the store {store} cannot be used: {why}")]
     Store {
         /// Its address, without a password.
         store: String,
-        /// What the system or the store says.
+        /// The error of the system or of the store.
         why: String,
     },
     /// The value is there, and does not open.
@@ -56,7 +59,7 @@ pub enum FleetError {
         store: String,
         /// The value's name.
         name: String,
-        /// What is wrong with it.
+        /// The fault of it.
         why: OpenError,
     },
 }
@@ -69,13 +72,13 @@ pub struct Fleet {
     id: [u8; 16],
 }
 
-/// Where the values are.
+/// The store of the values.
 enum Store {
     Folder(FolderStore),
     Redis(Box<RedisStore>),
 }
 
-/// Why a store could not answer.
+/// The reason why a store could not answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("{0}")]

@@ -21,9 +21,9 @@ pub struct Periods {
 }
 
 impl Periods {
-    /// Where the periods begin whose keys an edge needs, each with whether it makes the key if
-    /// nobody else has. The current one comes first: an edge with another secret fails there, and
-    /// writes nothing. `is_first`: the edge has no key of the fleet.
+    /// Returns the beginnings of the periods whose keys an edge needs, each with whether it makes
+    /// the key if nobody else has. The current one comes first: an edge with another secret fails
+    /// there, and writes nothing. `is_first`: the edge has no key of the fleet.
     ///
     /// While an older key goes on after an outage, no key is made for the current period: some
     /// edges would seal with it before the others have it. A key is made so long before its period
@@ -43,8 +43,8 @@ impl Periods {
         ]
     }
 
-    /// How long the store keeps the key of a period: it opens for one period after its own, and one
-    /// more is for clocks that differ.
+    /// Returns the time for which the store keeps the key of a period: it opens for one period
+    /// after its own, and one more is for clocks that differ.
     fn lifetime(&self, start: u64) -> Duration {
         let end = start + 3 * self.period_secs;
         Duration::from_secs(end.saturating_sub(self.now_secs))

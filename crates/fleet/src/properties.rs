@@ -2,7 +2,8 @@
 
 use super::sealed::Sealer;
 
-/// What the store holds opens only if it was sealed with this secret, under this name, as it is.
+/// Checks that a value of the store opens only if it was sealed with this secret, under this name,
+/// as it is.
 ///
 /// # Panics
 /// If that does not hold.

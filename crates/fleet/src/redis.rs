@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use eyelet_config::{RedisAddress, certificate};
+use eyelet_config::RedisAddress;
+use eyelet_pki::certificate;
 use redis::cluster::{ClusterClient, ClusterConnection};
 use redis::{
     Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,

@@ -11,7 +11,7 @@ const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 1 + NONCE_LEN;
 const KEY_BYTES: usize = 32;
 
-/// Why a sealed value does not open.
+/// The reason why a sealed value does not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// It was sealed with another secret or under another name, or has changed since.

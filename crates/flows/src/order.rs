@@ -75,6 +75,21 @@ impl List {
         self.len -= 1;
     }
 
+    /// Sorts the list by the times of its flows.
+    pub fn sort<T: HasLinks>(&mut self, flows: &mut Slab<T>, time: impl Fn(&T) -> u64) {
+        let mut order = Vec::with_capacity(self.len);
+        let mut at = self.first;
+        while let Some(flow) = flows.at(at) {
+            order.push((time(flow), at));
+            at = flow.links().behind;
+        }
+        order.sort_by_key(|(time, _)| *time);
+        *self = Self::default();
+        for (_, index) in order {
+            self.push(flows, index);
+        }
+    }
+
     /// Makes a flow of this list the last one.
     pub fn renew<T: HasLinks>(&mut self, flows: &mut Slab<T>, index: u32) {
         if self.last != index {

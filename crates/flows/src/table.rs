@@ -82,15 +82,15 @@ pub struct QuicFlow<P> {
     pub moved: FlowTraffic,
     /// The part that the table's owner keeps.
     pub payload: P,
-    first_id: FlowId,
+    pub(crate) first_id: FlowId,
     /// The server's id, once it is known.
-    server_id: Option<FlowId>,
-    /// When the present wait began, or when it was last used, in milliseconds.
-    since_ms: u64,
-    links: Links,
-    /// The same flow at the address before this one, and at the one behind.
-    older: u32,
-    newer: u32,
+    pub(crate) server_id: Option<FlowId>,
+    /// The time at which the present wait began, or when it was last used, in milliseconds.
+    pub(crate) since_ms: u64,
+    pub(crate) links: Links,
+    /// The next flow at the address before this one, and at the one behind.
+    pub(crate) older: u32,
+    pub(crate) newer: u32,
 }
 
 /// The flow of a datagram.
@@ -117,6 +117,8 @@ pub enum Full {
     Address,
     /// Its id is none.
     BadId,
+    /// Its address has one with this id.
+    Known,
 }
 
 /// The reason why a flow's time is over.
@@ -132,26 +134,26 @@ pub enum Due {
 
 /// The flows of one worker.
 pub struct Flows<P> {
-    flows: Slab<QuicFlow<P>>,
+    pub(crate) flows: Slab<QuicFlow<P>>,
     /// Slots by their clients' addresses.
-    by_address: HashTable<u32>,
+    pub(crate) by_address: HashTable<u32>,
     /// Slots by their servers' ids: of a flow with several addresses the newest.
     by_id: HashTable<u32>,
     /// The number of those by their ids' lengths.
     lengths: [u32; ID_BYTES_MAX + 1],
-    unanswered: List,
-    answered: List,
+    pub(crate) unanswered: List,
+    pub(crate) answered: List,
     refused: List,
     unanswered_of: HashMap<Network, u16, RandomState>,
     /// Keyed: clients choose addresses and ids.
-    hasher: RandomState,
+    pub(crate) hasher: RandomState,
     /// Memory of waiting datagrams and answers.
     waiting_bytes: usize,
     counted: Counted,
 }
 
 impl<P> Flows<P> {
-    /// No flow.
+    /// A table without flows.
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self {
             flows: Slab::default(),
@@ -243,7 +245,7 @@ impl<P> Flows<P> {
         None
     }
 
-    fn index_of_id(&self, id: &FlowId) -> Option<u32> {
+    pub(crate) fn index_of_id(&self, id: &FlowId) -> Option<u32> {
         let is_it =
             |index: &u32| self.flows.get(*index).is_some_and(|flow| flow.server_id == Some(*id));
         self.by_id.find(self.hasher.hash_one(id), is_it).copied()
@@ -277,16 +279,22 @@ impl<P> Flows<P> {
     }
 
     fn check_room(&self, peer: &Peer) -> Result<(), Full> {
+        self.check_network(peer)?;
+        self.check_address(peer)
+    }
+
+    pub(crate) fn check_network(&self, peer: &Peer) -> Result<(), Full> {
         let of_network = self.unanswered_of.get(&peer.network()).copied().unwrap_or(0);
-        if of_network >= UNANSWERED_OF_NETWORK_MAX {
-            return Err(Full::Network);
-        }
+        if of_network >= UNANSWERED_OF_NETWORK_MAX { Err(Full::Network) } else { Ok(()) }
+    }
+
+    pub(crate) fn check_address(&self, peer: &Peer) -> Result<(), Full> {
         let same = self.by_address.iter_hash(self.hasher.hash_one(peer));
         let same = same.filter(|index| self.flows.get(**index).is_some_and(|it| it.peer == *peer));
         if same.count() >= FLOWS_OF_ADDRESS_MAX { Err(Full::Address) } else { Ok(()) }
     }
 
-    fn insert(&mut self, flow: QuicFlow<P>) -> Key {
+    pub(crate) fn insert(&mut self, flow: QuicFlow<P>) -> Key {
         let (peer, is_answered) = (flow.peer, flow.is_answered());
         let key = self.flows.insert(flow);
         let hash = self.hasher.hash_one(peer);
@@ -436,7 +444,7 @@ impl<P> Flows<P> {
         }
     }
 
-    fn index_id(&mut self, index: u32, id: &FlowId) {
+    pub(crate) fn index_id(&mut self, index: u32, id: &FlowId) {
         let (flows, hasher) = (&self.flows, &self.hasher);
         self.by_id.insert_unique(hasher.hash_one(id), index, |index| {
             let id = flows.get(*index).and_then(|flow| flow.server_id);

@@ -1,4 +1,4 @@
-//! What is found, what ends and what is counted, in tables and in random runs.
+//! Tests of the table, also in random runs: what is found, what ends and what is counted.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
@@ -15,6 +15,7 @@ use crate::table::{
 };
 use crate::waiting::{WAITING_BYTES_MAX, WAITING_MAX};
 
+mod moving;
 mod random;
 
 const FIRST: &[u8] = b"client's first";
@@ -205,7 +206,7 @@ fn a_retry_gives_another_id() {
     assert_eq!(flows.find(&other, &Header::Short(SERVER)), FoundFlow::Moved(key));
 }
 
-/// What a Retry or a Version Negotiation leads to is decided anew, before it is answered.
+/// A flow with a Retry or a Version Negotiation is decided anew, before it is answered.
 #[test]
 fn a_flow_may_be_decided_anew_until_it_is_answered() {
     let (mut flows, _) = flows();

@@ -1,6 +1,6 @@
 //! A leaky bucket: it fills with what costs, drains with time, and overflows in a flood.
 
-/// How full a bucket is. Its size and how fast it drains are the caller's.
+/// The level of a bucket. Its size and how fast it drains are the caller's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub(crate) level: u16,

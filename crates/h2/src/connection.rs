@@ -50,7 +50,7 @@ pub struct H2Connection {
     pub(crate) last_stream: u32,
     pub(crate) resets: Resets,
     pub(crate) early_priorities: Vec<(u32, Priority)>,
-    /// Where the turns among streams of one urgency are.
+    /// The position of the turns among streams of one urgency.
     pub(crate) last_sent: u32,
     pub(crate) control: Bucket,
     pub(crate) drops: Bucket,
@@ -325,7 +325,7 @@ impl H2Connection {
         }
     }
 
-    /// Says if GOAWAY has named the last stream of the peer.
+    /// True if GOAWAY has named the last stream of the peer.
     pub fn has_said_last(&self) -> bool {
         matches!(self.leaving, Leaving::Said { .. })
     }

@@ -1,10 +1,10 @@
-//! What a connection tells its caller: messages, their parts, and changes of its state.
+//! A connection's news for its caller: messages, their parts, and changes of its state.
 
 use crate::code::ErrorCode;
 use crate::fault::StreamFault;
 use crate::head::{HeaderFields, MessageHead};
 
-/// What [`H2Connection::receive`](crate::H2Connection::receive) found.
+/// An event that [`H2Connection::receive`](crate::H2Connection::receive) found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum H2Received<'a> {
     /// An event. Call again with what follows.

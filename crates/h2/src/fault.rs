@@ -1,12 +1,12 @@
-//! What can go wrong, and the code that answers it. An error of the connection ends it by GOAWAY;
-//! an error of a stream ends the stream by RST_STREAM (RFC 9113 section 5.4).
+//! The faults, and the codes that answer them. An error of the connection ends it by GOAWAY; an
+//! error of a stream ends the stream by RST_STREAM (RFC 9113 section 5.4).
 
 use std::fmt;
 
 use crate::code::ErrorCode;
 use crate::hpack::HpackFault;
 
-/// Why a connection ends. GOAWAY with [`ConnectionFault::code`] was written.
+/// The reason why a connection ends. GOAWAY with [`ConnectionFault::code`] was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionFault {
@@ -47,7 +47,8 @@ pub enum ConnectionFault {
     Flood(Flood),
 }
 
-/// What a peer sends too much of. Each has a bound, which is named here.
+/// A flood: the kind of frames or work of which a peer sends too much. Each has a bound, which is
+/// named here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flood {
     /// Frames that move nothing: [`CONTROL_FRAMES_MAX`](crate::limits::CONTROL_FRAMES_MAX).
@@ -125,7 +126,7 @@ impl From<HpackFault> for ConnectionFault {
     }
 }
 
-/// Why we reset a stream. RST_STREAM with [`StreamFault::code`] was written.
+/// The reason why we reset a stream. RST_STREAM with [`StreamFault::code`] was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamFault {
@@ -166,7 +167,7 @@ impl StreamFault {
     }
 }
 
-/// What makes a message malformed (RFC 9113 sections 8.1.1 to 8.3).
+/// The reason why a message is malformed (RFC 9113 sections 8.1.1 to 8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MalformedMessage {
@@ -200,7 +201,8 @@ pub enum MalformedMessage {
     Value,
 }
 
-/// Why nothing was sent. The caller's mistake, or the stream or the connection has ended.
+/// The reason why nothing was sent. The caller's mistake, or the stream or the connection has
+/// ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendFault {

@@ -4,7 +4,7 @@ use crate::code::ErrorCode;
 
 /// Bytes of a frame's header.
 pub const FRAME_HEAD_BYTES: usize = 9;
-/// What a client sends first (RFC 9113 section 3.4).
+/// The first bytes of a client (RFC 9113 section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Most bytes of a frame's payload, either way. Every peer must take so many (RFC 9113 4.2), and
 /// larger frames would hold up other streams.

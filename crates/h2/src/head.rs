@@ -19,7 +19,7 @@ const LENGTH_DIGITS_MAX: usize = 18;
 /// A range of a head's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TextSpan {
-    /// Where it begins.
+    /// The index of its first byte.
     pub start: u32,
     /// Its bytes.
     pub len: u32,
@@ -90,7 +90,7 @@ impl HeaderFields {
 pub struct MessageHead {
     /// The fields.
     pub fields: HeaderFields,
-    /// What its `content-length` says. CONNECT and a success that answers it have none.
+    /// The value of its `content-length`. CONNECT and a success that answers it have none.
     pub length: Option<u64>,
     /// True if a request exceeds `head_bytes_max`. Then fields are missing: it is to be answered
     /// with 431, and nothing else of it counts. Responses and trailers fail instead:
@@ -98,7 +98,7 @@ pub struct MessageHead {
     pub is_too_large: bool,
     /// The status of a response. Below 200 another head follows.
     pub status: u16,
-    /// What the `priority` field of a request says.
+    /// The value of a request's `priority` field.
     pub priority: Option<Priority>,
     pseudo: [Option<TextSpan>; PSEUDO.len()],
 }
@@ -154,12 +154,12 @@ impl MessageHead {
         self.pseudo(PATH)
     }
 
-    /// Where the authority is in the text of the fields.
+    /// Returns the place of the authority in the text of the fields.
     pub fn authority_span(&self) -> Option<TextSpan> {
         self.span(AUTHORITY)
     }
 
-    /// Where the path is in the text of the fields.
+    /// Returns the place of the path in the text of the fields.
     pub fn path_span(&self) -> Option<TextSpan> {
         self.span(PATH)
     }
@@ -170,10 +170,10 @@ impl MessageHead {
     }
 }
 
-/// What a header block is.
+/// The kind of a header block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadKind {
-    /// Of a stream that has ended. It is decoded, for the table, and dropped.
+    /// A block of a stream that has ended. It is decoded, for the table, and dropped.
     Dropped,
     /// A request, and whether it may be an extended CONNECT.
     Request {

@@ -1,4 +1,4 @@
-//! What a peer may do, how much of it, and how a connection is sized.
+//! The limits of a peer, and the sizes of a connection.
 
 /// Frames that move nothing, as a bucket: PING, SETTINGS, PRIORITY, PRIORITY_UPDATE, WINDOW_UPDATE,
 /// unknown frames, empty DATA, RST_STREAM for ended streams, interim responses, and each 128 KiB of
@@ -7,7 +7,7 @@
 pub const CONTROL_FRAMES_MAX: u16 = 1000;
 /// They drain so fast. Answering as many costs less than a small request a second.
 pub const CONTROL_FRAMES_PER_SECOND: u16 = 100;
-/// And so many for each frame of data that we send, and for each stream that begins.
+/// Further ones for each frame of data that we send, and for each stream that begins.
 pub(crate) const CONTROL_FRAMES_PER_DATA: u16 = 4;
 /// A frame of data is counted for that if it has so many bytes, or leaves the window open. A peer
 /// that opens its window by a byte at a time (CVE-2019-9511) earns nothing.
@@ -58,7 +58,7 @@ pub(crate) const PRIORITY_BYTES_MAX: usize = 64;
 /// allow a client, and twice the 250 that a server in Go allows us.
 pub const PARKED_STREAMS_MAX: u16 = 512;
 
-/// How a connection is sized: what our SETTINGS say, and how far the windows open.
+/// The sizes of a connection: what our SETTINGS say, and how far the windows open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct H2Limits {
     /// Streams that the peer may have at once.

@@ -81,7 +81,7 @@ pub enum ParkedAnswer {
     },
 }
 
-/// Why bytes are not an exported connection.
+/// The reason why bytes are not an exported connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParkedFault {
     /// They are shorter than [`PARKED_FIXED_BYTES`].
@@ -101,7 +101,7 @@ pub enum ParkedFault {
     },
 }
 
-/// Why a connection cannot be exported now.
+/// The reason why a connection cannot be exported now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotAtRest {
@@ -180,7 +180,7 @@ struct Fixed {
     ours: [u32; 4],
     /// The windows of what may be sent and received on the connection.
     windows: [i32; 2],
-    /// When the buckets were counted.
+    /// The time at which the buckets were counted.
     at_ms: [u64; 2],
     levels: [u16; 2],
     /// The decoder's size and limit; the encoder's size, and the smallest since its last block.

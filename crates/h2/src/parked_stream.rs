@@ -24,7 +24,7 @@ const ALL_BITS: u16 = (1 << 10) - 1;
 const SENDING_MASK: u16 = 3;
 const RECEIVING_MASK: u16 = 7;
 
-/// Why an entry is not one of an open stream.
+/// The reason why an entry is not one of an open stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEntryFault {
     /// Its identifier is even, not above the one before, or above the last stream.

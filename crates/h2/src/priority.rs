@@ -1,6 +1,6 @@
 //! Priorities (RFC 9218): what the peer needs first, and what may be sent in turns.
 
-/// How urgent a response is. What a field leaves out is urgency 3, not incremental.
+/// The urgency of a response. What a field leaves out is urgency 3, not incremental.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
     /// From 0, the most urgent, to 7.
@@ -19,8 +19,9 @@ impl Default for Priority {
 }
 
 impl Priority {
-    /// Of a request that says nothing: it takes turns with others, as clients expect that know
-    /// nothing of RFC 9218. Otherwise a long response would stop all that were asked for later.
+    /// The priority of a request that says nothing: it takes turns with others, as clients expect
+    /// that know nothing of RFC 9218. Otherwise a long response would stop all that were asked for
+    /// later.
     pub const UNSAID: Self = Self { urgency: 3, incremental: true };
 
     /// Follows a `priority` field's value: a dictionary (RFC 9651 3.2). Members that are unknown or

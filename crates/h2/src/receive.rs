@@ -14,7 +14,7 @@ use crate::stream::Receiving;
 /// Bytes of a priority in HEADERS (RFC 9113 section 6.2).
 const PRIORITY_BYTES: usize = 5;
 
-/// What one step did.
+/// The result of one step.
 pub(crate) enum Step<'a> {
     /// The input must have so many bytes.
     Need(usize),
@@ -321,7 +321,7 @@ impl H2Connection {
         Ok(Step::Used(FRAME_HEAD_BYTES + read))
     }
 
-    /// What a header block is, by the state of its stream (RFC 9113 section 5.1).
+    /// Returns the purpose of a header block, by the state of its stream (RFC 9113 section 5.1).
     fn purpose(&mut self, head: FrameHead) -> Result<BlockPurpose, ConnectionFault> {
         let ends = head.has(flag::END_STREAM);
         if let Some(stream) = self.streams.find(head.stream) {

@@ -96,7 +96,7 @@ impl H2Connection {
         Ok(())
     }
 
-    /// How many bytes of data may be sent on a stream now, in frames of at most
+    /// Returns the bytes of data that may be sent on a stream now, in frames of at most
     /// [`FRAME_BYTES_MAX`](crate::FRAME_BYTES_MAX).
     pub fn window(&mut self, stream: u32) -> usize {
         let connection = self.send_window.left();

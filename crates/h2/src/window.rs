@@ -5,7 +5,7 @@ pub(crate) const WINDOW_MAX: u32 = i32::MAX as u32;
 /// The window of a connection and of a stream before SETTINGS (RFC 9113 6.9.2).
 pub(crate) const WINDOW_FIRST: u32 = 65_535;
 
-/// What may be sent. SETTINGS may make a stream's negative (RFC 9113 6.9.2).
+/// The bytes that may be sent. SETTINGS may make a stream's negative (RFC 9113 6.9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SendWindow(pub(crate) i32);
 
@@ -37,14 +37,15 @@ impl SendWindow {
     }
 }
 
-/// What may arrive. `left + held + owed == size`, and what is owed goes into a WINDOW_UPDATE.
+/// The bytes that may arrive. `left + held + owed == size`, and what is owed goes into a
+/// WINDOW_UPDATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceiveWindow {
-    /// How wide it is when the caller holds nothing.
+    /// The width of the window when the caller holds nothing.
     size: u32,
-    /// What the peer may still send. Negative after the size became smaller.
+    /// The bytes that the peer may still send. Negative after the size became smaller.
     left: i32,
-    /// What has arrived and was not released.
+    /// The bytes that have arrived and were not released.
     held: u32,
 }
 
@@ -92,7 +93,7 @@ impl ReceiveWindow {
         self.held
     }
 
-    /// What the peer may still send.
+    /// Returns the bytes that the peer may still send.
     pub(crate) fn left(&self) -> i32 {
         self.left
     }

@@ -17,7 +17,7 @@ use eyelet_h2::{H2Connection, H2Limits, OUTPUT_BYTES_MAX, ParkedAnswer, ParkedCo
 
 use exchange::{End, Random};
 
-/// How long a client may be silent.
+/// The time for which a client may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// A server that echoes, and how often it has woken a connection.

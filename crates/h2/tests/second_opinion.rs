@@ -45,7 +45,7 @@ const HTTPS: (&str, &str) = (":scheme", "https");
 const HOST: (&str, &str) = (":authority", "a.example");
 const PATH: (&str, &str) = (":path", "/a?b");
 
-/// What a client does.
+/// The act of a client.
 #[derive(Clone, Debug)]
 enum Act {
     Head {
@@ -155,7 +155,7 @@ impl Act {
     }
 }
 
-/// What a server has seen: a line for each stream, and the code that ended the connection.
+/// The observations of a server: a line for each stream, and the code that ended the connection.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     streams: BTreeMap<u32, String>,

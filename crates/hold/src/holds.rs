@@ -48,7 +48,7 @@ struct State {
     /// The number of the last place.
     last_place: u64,
     open: HashMap<HoldKey, Arc<HoldQuestion>>,
-    /// What each host has of them, and of the places. At most [`HELD_MAX`] hosts have some.
+    /// The share of each host in them, and in the places. At most [`HELD_MAX`] hosts have some.
     by_host: HashMap<IpAddr, HostCount>,
     kept: HashMap<HoldKey, Kept>,
     /// Connections that are held, and the bytes of them.
@@ -57,7 +57,7 @@ struct State {
     wakers: Vec<Waker>,
     /// Verdicts since connections began to move to another process: at most [`KEPT_MAX`].
     given: Option<Vec<(HoldKey, HoldDecision)>>,
-    /// Who is asked each new question.
+    /// The one who is asked each new question.
     webhook: Option<Sink>,
 }
 

@@ -88,7 +88,7 @@ pub struct HoldQuestion {
     pub key: HoldKey,
     /// The first who asked.
     pub who: Who,
-    /// When that was, in milliseconds since 1970.
+    /// The time of that, in milliseconds since 1970.
     pub since_unix_ms: u64,
     /// Connections that wait. Changed under the lock of its [`Holds`] only.
     pub(crate) waiting: AtomicUsize,

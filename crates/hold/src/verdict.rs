@@ -19,7 +19,7 @@ pub struct HoldDecision {
 pub enum Keep {
     /// For those who wait now.
     Once,
-    /// Also for those who come within so many milliseconds.
+    /// The verdict is also for those who come within so many milliseconds.
     For(u64),
 }
 

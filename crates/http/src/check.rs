@@ -36,7 +36,7 @@ const INTERIM_MAX: usize = 8;
 /// The checks come from no listener.
 const NO_LISTENER: u16 = u16::MAX;
 
-/// Why a check failed.
+/// The reason why a check failed.
 #[derive(Debug, thiserror::Error)]
 enum CheckError {
     /// There is no connection, or no response.

@@ -139,7 +139,7 @@ fn fail(mut client: ClientStream, served: ServedConnection) {
     http.engine.emit(&served.end(), &End { outcome: Outcome::Terminated, reason });
 }
 
-/// Why the task of a connection is over.
+/// The reason why the task of a connection is over.
 enum Over {
     /// The connection is parked.
     Rest,
@@ -162,7 +162,7 @@ struct ServedStreams {
     /// The configuration by which streams that rested were decided.
     earlier: Rc<ServedConnection>,
     streams: Rc<Streams>,
-    /// Why it takes no more streams.
+    /// The reason why it takes no more streams.
     going_away: Option<Reason>,
     /// The code that the client said when it ended the connection.
     client_code: ErrorCode,
@@ -175,10 +175,11 @@ struct ServedStreams {
     /// True if its task has begun no stream.
     is_unused: bool,
     now_ms: u64,
-    /// When it is idle for too long, and when the handle is to say that something is due.
+    /// The time at which it is idle for too long, and when the handle is to say that something is
+    /// due.
     idle_at_ms: u64,
     armed_ms: u64,
-    /// When it is parked if it can be.
+    /// The time at which it is parked if it can be.
     rest_at_ms: u64,
     /// The streams that rested when it was parked, by the places of their upstreams' sockets.
     places: Vec<u32>,
@@ -483,7 +484,7 @@ impl ServedStreams {
         Last::Close(ClientLost::Wait(wait_error).reason())
     }
 
-    /// Why a connection ends that nobody ended by force.
+    /// Returns the reason why a connection ends that nobody ended by force.
     fn closed(&mut self) -> Last {
         let by_client = match self.client_code {
             _ if self.client.is_truncated() => return Last::Close(Reason::Truncated),
@@ -651,7 +652,7 @@ impl ServedStreams {
     }
 }
 
-/// Why the connection to the client was lost.
+/// Returns the reason why the connection to the client was lost.
 fn lost_reason(lost: &ClientLost) -> Reason {
     match lost {
         ClientLost::Wait(WaitError::Io(error)) => Reason::client_io(error, None),
@@ -663,7 +664,7 @@ fn failed(code: ErrorCode) -> Http2Failure {
     Http2Failure { code: code.0, received: false }
 }
 
-/// Why a connection ends for a fault of its client.
+/// Returns the reason why a connection ends for a fault of its client.
 fn reason(fault: ConnectionFault) -> Reason {
     match fault {
         ConnectionFault::Flood(Flood::Drops) => Reason::StreamFlood(StreamFlood::Dropped),

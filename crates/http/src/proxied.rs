@@ -46,7 +46,7 @@ pub struct ProxiedClient {
     bytes_to_upstream: Rc<Cell<u64>>,
     /// The upstream of its last request, and the connections that are kept to it.
     last: Option<(HttpUpstream, Rc<Shelf>)>,
-    /// That of the connection: spliced if any request passed.
+    /// The outcome of the connection: spliced if any request passed.
     outcome: Option<Outcome>,
     /// The port that an intercepted client has dialled. Its requests name their host by `Host`.
     dialled: Option<u16>,
@@ -60,7 +60,7 @@ pub struct ProxiedRequest {
     pub target: Target,
 }
 
-/// Where a request goes.
+/// The rule and the upstream of a request.
 pub struct ProxiedRoute {
     /// The rule that decided.
     pub rule: u32,
@@ -70,7 +70,7 @@ pub struct ProxiedRoute {
     pub preface: Vec<u8>,
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 pub struct ProxiedRefusal<'a> {
     /// For the log and the client.
     pub reason: Reason,

@@ -32,7 +32,7 @@ const HEAD: When = When::During(Stage::RequestHead);
 
 const HTTPS_PORT: u16 = 443;
 const HTTP_PORT: u16 = 80;
-/// Where a server of HTTP-01 looks for the answer to a token.
+/// The path at which a server of HTTP-01 looks for the answer to a token.
 const CHALLENGES: &str = "/.well-known/acme-challenge/";
 
 /// Bytes of another client's response: a key authorization has less than 200.
@@ -40,8 +40,8 @@ const UPSTREAM_BYTES_MAX: u64 = 16 << 10;
 /// For that response. A server waits for about ten seconds.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where clients are sent: to the port of https if a listener has it, else to the first listener
-/// that clients connect to themselves.
+/// Returns the port to which clients are sent: that of https if a listener has it, else that of the
+/// first listener that clients connect to themselves.
 pub fn https_port(listeners: &[Listener], addresses: &[SocketAddr]) -> u16 {
     let direct = listeners.iter().zip(addresses);
     let mut direct = direct.filter(|(listener, _)| listener.kind == ListenerKind::Direct);

@@ -88,8 +88,8 @@ impl Decoder {
         Self { state, extension_bytes: 0 }
     }
 
-    /// Where it is, and the bytes of chunk extensions so far. What it has not taken belongs to it.
-    /// `None`: the body has ended.
+    /// Returns its place, and the bytes of chunk extensions so far. What it has not taken belongs
+    /// to it. `None`: the body has ended.
     pub fn place(&self) -> Option<(DecoderPlace, usize)> {
         let place = match self.state {
             State::Left(left) => DecoderPlace::Left(left),

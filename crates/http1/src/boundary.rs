@@ -1,5 +1,5 @@
-//! Where a stream without an end may be ended: between two events of an event stream, or between
-//! two frames of a WebSocket.
+//! The boundaries at which a stream without an end may be ended: between two events of an event
+//! stream, or between two frames of a WebSocket.
 
 use eyelet_wire::websocket::FrameReader;
 use http::{HeaderMap, header};

@@ -1,9 +1,9 @@
-//! What can be wrong with an HTTP message, whose fault it is, and the status that says so.
+//! The faults of an HTTP message, the one at fault, and the status that says so.
 
 use http::StatusCode;
 
-/// What is wrong with a request. The connection ends after the response, because the position of
-/// the next request is unknown.
+/// The fault of a request. The connection ends after the response, because the position of the next
+/// request is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestFault {
     /// A line that ends in LF alone.
@@ -86,8 +86,7 @@ impl RequestFault {
     }
 }
 
-/// What is wrong with an upstream's response. The client gets a 502, unless the head was sent
-/// already.
+/// The fault of an upstream's response. The client gets a 502, unless the head was sent already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponseFault {
     /// A 101 to a WebSocket whose `Sec-WebSocket-Accept` does not fit the key.

@@ -48,7 +48,7 @@ pub enum Length {
     Known(u64),
     /// After the last chunk.
     Chunked,
-    /// At the end of the connection: responses only.
+    /// The body ends at the end of the connection: responses only.
     UntilClose,
 }
 
@@ -58,7 +58,7 @@ pub struct Request {
     /// Method, target and fields, all as received. The URI has the target's authority, or else
     /// Host, which is not among the fields. Its scheme is `http` only if the target has it.
     pub parts: request::Parts,
-    /// Where its body ends.
+    /// The end of its body.
     pub length: Length,
     /// True if the client keeps the connection open after it.
     pub keep_alive: bool,
@@ -87,7 +87,7 @@ impl Request {
 pub struct Response {
     /// Status and fields as they came.
     pub parts: response::Parts,
-    /// Where its body ends.
+    /// The end of its body.
     pub length: Length,
     /// True if the upstream keeps its connection open after it.
     pub keep_alive: bool,
@@ -301,7 +301,7 @@ enum HeadKind {
     Response,
 }
 
-/// Why fields are refused.
+/// The reason why fields are refused.
 enum BadFields {
     TooMany,
     Malformed,

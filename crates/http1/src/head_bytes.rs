@@ -9,8 +9,7 @@ const FIELD_BYTES: usize = 112;
 /// Bytes of another value of the same name: value and two links take 72 bytes, in a vector that
 /// grows by doubling.
 const EXTRA_VALUE_BYTES: usize = 144;
-/// How often the texts of a request's head exist: in its fields, and in the upstream's copy, whose
-/// buffer grows by doubling.
+/// The number of copies of the texts of a request's head:
 const HEAD_COPIES: usize = 3;
 
 /// Bytes that a request's head takes while it is served. On HTTP/2's wire it may have a thousandth.

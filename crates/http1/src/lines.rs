@@ -15,7 +15,7 @@ pub struct FieldLine {
     pub name: HeaderName,
     /// Its meaning to the head's reader.
     pub role: FieldRole,
-    /// Where its value is in the head, without white space around it. It is not checked yet.
+    /// The place of its value in the head, without white space around it. It is not checked yet.
     pub value: Range<usize>,
     /// True if it ends in CRLF, and not in LF alone.
     pub has_crlf: bool,
@@ -292,7 +292,7 @@ fn find_known(begin: &[u8; 8 * NAME_WORDS]) -> Option<(usize, &'static Known)> {
     None
 }
 
-/// Where a name is in the table, if it is there. No two names have the same place.
+/// Returns the place of a name in the table, if it is there. No two names have the same place.
 const fn place(text: &NameText, len: usize) -> usize {
     /// Found by trying random odd numbers.
     const FACTOR: u64 = 0x4d18_c238_6b75_cfd9;

@@ -40,7 +40,8 @@ struct Piece {
     held: usize,
 }
 
-/// What a coder has emitted, as a piece. It has reserved room for more, which would wait with it.
+/// Makes a piece of a coder's output. The coder has reserved room for more, which would wait with
+/// it.
 pub fn coded_piece(mut out: Vec<u8>) -> Bytes {
     // A small one is copied.
     if out.len() >= SMALL_BYTES {
@@ -188,7 +189,7 @@ impl WriteQueue {
         filled
     }
 
-    /// What is in it, in its order.
+    /// Returns its parts, in their order.
     fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let more = self.behind.iter().flat_map(|behind| &behind.more);
         let pieces = more.map(|piece| &piece.bytes[..]);

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use eyelet_config::certificate::date;
-use eyelet_config::pem::Pem;
 use eyelet_config::{LocalSettings, Permitted};
+use eyelet_pki::certificate::date;
+use eyelet_pki::pem::Pem;
 use eyelet_sys::file::OwnFolder;
 use eyelet_sys::process;
 use ipnet::IpNet;
@@ -31,9 +31,11 @@ pub const KEY_FILE: &str = "ca.key";
 pub const CERTIFICATE_FILE: &str = "ca.pem";
 /// Most bytes of a file: a key and a certificate have less than 4 KiB.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// How long an authority is valid. Making another one means to trust another one everywhere.
+/// The time for which an authority is valid. Making another one means to trust another one
+/// everywhere.
 const LIFETIME: Duration = Duration::from_hours(10 * 365 * 24);
-/// How long before they are made certificates are valid: clocks of clients are wrong by a day.
+/// The time before they are made from which certificates are valid: clocks of clients are wrong by
+/// a day.
 pub(crate) const BACKDATED: Duration = Duration::from_hours(48);
 /// Bytes of the key's digest in names.
 const ID_BYTES: usize = 4;

@@ -1,4 +1,4 @@
-//! What the authority signs: certificates of servers, for names and addresses.
+//! The certificates that the authority signs: of servers, for names and addresses.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,7 +19,8 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::authority::{BACKDATED, library, serial, unix_secs};
 use crate::{Authority, LocalCaError};
 
-/// How long a certificate is valid that is signed on the spot. It is signed anew long before.
+/// The time for which a certificate is valid that is signed on the spot. It is signed anew long
+/// before.
 pub const LEAF_LIFETIME: Duration = Duration::from_hours(30 * 24);
 /// Bytes of a common name (RFC 5280 appendix A.1, ub-common-name).
 pub(crate) const COMMON_NAME_BYTES_MAX: usize = 64;
@@ -32,7 +33,7 @@ pub enum SubjectName {
     Address(IpAddr),
 }
 
-/// Why a text is no name of a server.
+/// The reason why a text is no name of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a name of a server; expected \"app.localhost\", \"*.app.test\" or an address")]
 pub struct SubjectNameFault;

@@ -24,7 +24,7 @@ pub use leaf::{LEAF_LIFETIME, LeafKey, SignedLeaf, SubjectName, SubjectNameFault
 pub use mint::{KeyKind, MintAuthority};
 pub use run::run_authority;
 
-/// Why the authority cannot be used. It says what to do.
+/// The reason why the authority cannot be used. It says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalCaError {
     /// Its files are not what this crate writes.
@@ -34,7 +34,7 @@ pub enum LocalCaError {
     )]
     Damaged {
         folder: PathBuf,
-        /// What is wrong.
+        /// The damage.
         why: String,
     },
     /// It has expired.
@@ -45,7 +45,7 @@ pub enum LocalCaError {
     )]
     Expired {
         folder: PathBuf,
-        /// What it may sign that others may not.
+        /// The extra names and networks that it may sign for.
         permits: Vec<String>,
         /// Its last second.
         end: String,
@@ -57,14 +57,14 @@ pub enum LocalCaError {
     #[error("cannot write {}: {why}; --out names a folder that is there and yours", path.display())]
     NotWritten {
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         why: io::Error,
     },
     /// A file of the authority cannot be used.
     #[error("{}: {why}", path.display())]
     File {
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         why: io::Error,
     },
     /// The folder cannot be used.
@@ -74,7 +74,7 @@ pub enum LocalCaError {
     )]
     Folder {
         folder: PathBuf,
-        /// What the system says.
+        /// The system's error.
         why: io::Error,
     },
     /// The user has no folder.
@@ -91,7 +91,7 @@ pub enum LocalCaError {
     )]
     NotPermitted {
         folder: PathBuf,
-        /// What it may sign.
+        /// The names and networks that it may sign for.
         permitted: Permitted,
         /// The names, the addresses and the networks.
         names: Vec<String>,
@@ -174,7 +174,8 @@ fn commands(folder: &Path, made: &str) -> String {
     format!("eyelet trust --remove{option}; rm -r {word}; eyelet trust {made}{option}")
 }
 
-/// What names this folder to `eyelet trust`, with a blank before it. Nothing, for the user's own.
+/// Returns the option of `eyelet trust` for this folder, with a blank before it. Nothing, for the
+/// user's own.
 pub fn folder_option(folder: &Path) -> String {
     match default_folder().is_ok_and(|own| own == folder) {
         true => String::new(),

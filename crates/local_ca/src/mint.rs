@@ -152,7 +152,7 @@ impl KeyKind {
     }
 }
 
-/// What the key may be used for: clients refuse a server whose key may not sign. Without
+/// Returns the usages of the key: clients refuse a server whose key may not sign. Without
 /// keyCertSign, which only an authority's certificate may have (RFC 5280 4.2.1.9). If an origin's
 /// has nothing else, cRLSign stands for it, with which clients refuse a server, too.
 fn key_usages(parsed: &X509Certificate<'_>) -> Vec<KeyUsagePurpose> {

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::time::{Duration, SystemTime};
 
 use eyelet_config::LocalSettings;
-use eyelet_config::certificate::date;
+use eyelet_pki::certificate::date;
 use tempfile::TempDir;
 use x509_parser::parse_x509_certificate;
 

@@ -1,5 +1,5 @@
-//! Who trusts the authority: the system's store of certificates, and the databases of NSS that
-//! Chromium and Firefox read. Installing, removing, and words about both.
+//! The stores that trust the authority: the system's store of certificates, and the databases of
+//! NSS that Chromium and Firefox read. Installing, removing, and words about both.
 
 mod change;
 mod nss;
@@ -10,23 +10,23 @@ use std::path::PathBuf;
 
 use change::Outcome;
 pub use change::TrustChange;
-use eyelet_config::certificate::date;
+use eyelet_pki::certificate::date;
 
 use crate::{Authority, folder_option, shell_word};
 
-/// Where stores are looked for.
+/// The places in which stores are looked for.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// The root of the file system. `None`: the system's store is left alone (`--user`).
     pub root: Option<PathBuf>,
     /// The user's folder. `None`: there are no databases of the user.
     pub home: Option<PathBuf>,
-    /// Whether the system's store may be written.
+    /// True if the system's store may be written.
     pub is_root: bool,
 }
 
 impl Places {
-    /// Of this process.
+    /// The places of this process.
     pub fn here() -> Self {
         let home = std::env::var_os("HOME").map(PathBuf::from);
         let is_root = eyelet_sys::process::user() == 0;
@@ -43,15 +43,15 @@ enum Store {
 
 /// The text for the user, and whether nothing is left to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct TrustReport {
     /// Lines.
     pub text: String,
-    /// Whether everything that was asked for is done.
+    /// True if everything that was asked for is done.
     pub is_complete: bool,
 }
 
 /// Says what the authority is, and who trusts it.
-pub fn show(authority: &Authority, places: &Places) -> Report {
+pub fn show(authority: &Authority, places: &Places) -> TrustReport {
     let mut text = about(authority);
     let stores = stores(places);
     let trusts = stores.iter().map(|store| match store.is_installed(authority) {
@@ -80,13 +80,13 @@ pub fn show(authority: &Authority, places: &Places) -> Report {
     }
     text += missing_tool();
     text += &others(authority, places);
-    Report { text, is_complete: true }
+    TrustReport { text, is_complete: true }
 }
 
 /// A store of certificates, in words, and whether it trusts the authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreTrust {
-    /// Where it is.
+    /// The place of the store.
     pub store: String,
     /// It has the authority.
     pub is_trusted: bool,
@@ -107,7 +107,7 @@ pub fn has_nss_tool() -> bool {
 }
 
 /// Installs the authority in each store, or removes it, and says what was done.
-pub fn change(authority: &Authority, places: &Places, change: TrustChange) -> Report {
+pub fn change(authority: &Authority, places: &Places, change: TrustChange) -> TrustReport {
     let mut text = about(authority);
     let mut commands = Vec::new();
     let mut is_complete = true;
@@ -149,10 +149,11 @@ pub fn change(authority: &Authority, places: &Places, change: TrustChange) -> Re
             let _ = writeln!(text, "\nIts key is still in {folder}. To destroy it: rm -r {folder}");
         }
     }
-    Report { text, is_complete }
+    TrustReport { text, is_complete }
 }
 
-/// What names this authority and these stores to `eyelet trust`, with a blank before it.
+/// Returns the options of `eyelet trust` for this authority and these stores, with a blank before
+/// them.
 fn options(authority: &Authority, places: &Places) -> String {
     let user = if places.root.is_none() { " --user" } else { "" };
     folder_option(&authority.folder) + user
@@ -184,7 +185,8 @@ fn stores(places: &Places) -> Vec<Store> {
     system.into_iter().chain(databases.map(Store::Nss)).collect()
 }
 
-/// The same. Chromium's database is made where it is missing: it makes it at its first start only.
+/// Returns the stores for a change. Chromium's database is made where it is missing: it makes it at
+/// its first start only.
 fn stores_for(places: &Places, change: TrustChange) -> Vec<Store> {
     let mut stores = stores(places);
     let of_chromium = places.home.as_deref().map(nss::of_chromium);

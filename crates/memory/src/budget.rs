@@ -47,14 +47,14 @@ const BYTES_MIN: usize = 4 << 20;
 
 /// Most bytes read for one connection at once.
 pub const PIECE_BYTES_MAX: usize = 256 << 10;
-/// If a piece would be smaller, a connection is read only while none of its bytes wait to be sent.
+/// The least piece. Below it a connection is read only while none of its bytes wait to be sent.
 /// What is then read can be written and is not held: a TLS record fits any socket's send buffer.
 pub const PIECE_BYTES_MIN: usize = 16 << 10;
 /// A connection may take one such part of what is left. After so many slow ones in a row a third
 /// (1/e) is left for the others, and each later one takes less.
 const PIECES: usize = 64;
 
-/// What bytes are counted for. Operators see the sums by kind (docs/running.md).
+/// The purpose that bytes are counted for. Operators see the sums by kind (docs/running.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Account {
     /// Slots of connections, and [`ACTIVE_BYTES`] for each active one.
@@ -151,7 +151,7 @@ impl Budget {
         self.used.peak.load(Relaxed)
     }
 
-    /// What is counted now, by the names of the accounts.
+    /// Returns the bytes that are counted now, by the names of the accounts.
     pub fn by_account(&self) -> impl Iterator<Item = (&'static str, usize)> {
         ACCOUNTS.iter().map(|(account, name)| (*name, self.used_by(*account)))
     }
@@ -188,8 +188,9 @@ impl Budget {
         self.used().saturating_add(more) > self.bytes_max / 8 * 6
     }
 
-    /// How much may be read for one connection at once. It shrinks as the budget fills, so that
-    /// peers who do not read take small pieces. `None`: only what will not have to be held.
+    /// Returns the bytes that may be read for one connection at once. It shrinks as the budget
+    /// fills, so that peers who do not read take small pieces. `None`: only what will not have to
+    /// be held.
     pub fn piece(&self) -> Option<usize> {
         let piece = self.left() / PIECES;
         (piece >= PIECE_BYTES_MIN).then_some(piece.min(PIECE_BYTES_MAX))

@@ -37,12 +37,12 @@ const NUMBER_BYTES_MAX: usize = 5;
 pub struct SharedPieces(RefCell<Interner<Box<[u8]>>>);
 
 impl SharedPieces {
-    /// No pieces.
+    /// A set without pieces.
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self(RefCell::new(Interner::new(budget)))
     }
 
-    /// Says if no value shares a piece.
+    /// True if no value shares a piece.
     pub fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }

@@ -1,5 +1,5 @@
-//! What a worker keeps for its next messages, which is not made again for each of them. What no
-//! message has needed for a tick goes: it is of an earlier burst.
+//! Spare values of a worker for its next messages, which are not made again for each of them. Those
+//! that no message has needed for a tick go: they are of an earlier burst.
 
 /// Spare values. The one that came last is used first.
 pub struct Spares<T> {
@@ -15,12 +15,12 @@ impl<T> Default for Spares<T> {
 }
 
 impl<T> Spares<T> {
-    /// None.
+    /// A set without spares.
     pub const fn new() -> Self {
         Self { kept: Vec::new(), fewest: 0 }
     }
 
-    /// How many there are.
+    /// The number of spares.
     pub fn count(&self) -> usize {
         self.kept.len()
     }

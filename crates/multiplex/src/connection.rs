@@ -35,7 +35,7 @@ impl StreamBase {
 pub trait StreamRole {
     /// The part that both roles have.
     fn base(&self) -> &StreamBase;
-    /// That part, to be changed.
+    /// Returns that part, to be changed.
     fn base_mut(&mut self) -> &mut StreamBase;
     /// Has its task run again if it waits.
     fn wake(&mut self) {

@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(queue.taken(), begin + 1);
     }
 
-    /// Also small data goes behind short frames: with each piece that is taken, the rest of them is
+    /// Small data goes behind short frames, too: with each piece that is taken, the rest of them is
     /// moved.
     #[test]
     fn small_data_makes_no_long_frames() {

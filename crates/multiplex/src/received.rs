@@ -62,7 +62,7 @@ impl ReceivedData {
     }
 }
 
-/// Says if data goes behind the data before it.
+/// True if data goes behind the data before it.
 fn is_joined(last: &[u8], data: &[u8]) -> bool {
     let is_small = data.len() < SMALL_BYTES || last.len() < SMALL_BYTES;
     is_small && last.len() + data.len() <= PART_BYTES

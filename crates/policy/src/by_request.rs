@@ -192,7 +192,7 @@ impl Rules {
         None
     }
 
-    /// Says if any rule asks for the method or the path of requests.
+    /// True if any rule asks for the method or the path of requests.
     pub const fn asks_requests(&self) -> bool {
         self.asks_requests
     }

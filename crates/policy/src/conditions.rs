@@ -28,7 +28,7 @@ pub struct Conditions {
     pub requester: RequesterMatchers,
     /// Connections to these addresses.
     pub destination: AddressSet,
-    /// Also clients, targets and destinations that lists from files have.
+    /// The clients, targets and destinations in lists from files.
     pub from_files: FromFiles,
     /// Only hellos with a malformed name: none with a good name, and none without a name. No rule
     /// without this matcher takes such a hello.
@@ -57,23 +57,23 @@ pub(crate) enum Cover {
 }
 
 impl Conditions {
-    /// Whether a matcher needs the destination's certificate.
+    /// True if a matcher needs the destination's certificate.
     pub fn asks_certificate(&self) -> bool {
         self.evidence.asks_certificate()
     }
 
-    /// Whether a matcher needs the addresses of the name.
+    /// True if a matcher needs the addresses of the name.
     pub fn asks_dns(&self) -> bool {
         self.evidence.asks_name(EvidenceKind::Dns)
     }
 
-    /// Whether a matcher needs the target of a CONNECT, and no other evidence would do.
+    /// True if a matcher needs the target of a CONNECT, and no other evidence would do.
     pub fn asks_connect(&self) -> bool {
         let sni_verified = self.evidence.sni_verified.as_ref();
         sni_verified.is_some_and(|(_, evidence)| **evidence == [EvidenceKind::Connect])
     }
 
-    /// Whether these hold for certain destinations only, or only if one is confirmed to be the
+    /// True if these hold for certain destinations only, or only if one is confirmed to be the
     /// name's.
     pub fn bind_destination(&self) -> bool {
         let is_verified = self.evidence.sni_verified.as_ref().is_some_and(|(wanted, _)| *wanted);
@@ -82,22 +82,22 @@ impl Conditions {
         is_verified || is_valid || self.asks(Matcher::Destination) || self.names_targets()
     }
 
-    /// Whether `connect` names a target, and not only ports of any host.
+    /// True if `connect` names a target, and not only ports of any host.
     pub(crate) fn names_targets(&self) -> bool {
         self.connect.has_hosts() || self.from_files.asks(Matcher::Connect)
     }
 
-    /// Whether it asks for names that are not verified.
+    /// True if it asks for names that are not verified.
     pub(crate) fn asks_untrue_name(&self) -> bool {
         self.evidence.sni_verified.as_ref().is_some_and(|(wanted, _)| !wanted)
     }
 
-    /// Whether a matcher needs a fact that depends on the client's destination.
+    /// True if a matcher needs a fact that depends on the client's destination.
     pub fn asks_of_destination(&self) -> bool {
         self.asks_certificate() || self.asks_dns()
     }
 
-    /// Whether a matcher is on the hello.
+    /// True if a matcher is on the hello.
     pub fn ask_hello(&self) -> bool {
         let of_hello = self.sni_malformed || self.tls_version_max.is_some() || self.ech.is_some();
         let of_hello = of_hello || !self.alpn.is_empty() || !self.ja4.is_empty();
@@ -216,7 +216,7 @@ impl Conditions {
         self.alpn.iter().any(|listed| **listed == *protocol)
     }
 
-    /// Whether these hold whenever those of `other` do: each matcher is absent, or covers the
+    /// True if these hold whenever those of `other` do: each matcher is absent, or covers the
     /// other's.
     pub(crate) fn cover(&self, other: &Self) -> Cover {
         let (files, others) = (&self.from_files, &other.from_files);

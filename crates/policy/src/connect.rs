@@ -28,7 +28,7 @@ enum HostPattern {
     Ip(IpAddr),
 }
 
-/// What is wrong with such a pattern, and what is expected instead.
+/// The fault of such a pattern, and the expected form.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectPatternFault {

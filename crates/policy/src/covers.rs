@@ -18,7 +18,7 @@ pub struct Covered {
     pub by: Vec<RuleId>,
 }
 
-/// What an analysis found.
+/// The result of an analysis.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Ascending by rule.
@@ -61,9 +61,9 @@ struct Search<'a> {
     unnamed: HashMap<(u32, u32, bool), Unnamed>,
 }
 
-/// How far rules without names cover some conditions.
+/// The extent to which rules without names cover some conditions.
 struct Unnamed {
-    /// How many of those rules were compared.
+    /// The number of those rules that were compared.
     compared: usize,
     together: Together,
     by: Option<Vec<RuleId>>,

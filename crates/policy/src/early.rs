@@ -12,6 +12,9 @@ use crate::refusal::Refusal;
 use crate::requester::OF_REQUESTER;
 use crate::rules::{RuleId, Rules, Verdict};
 
+/// Most rules that [`Rules::might_take`] lists.
+const MIGHT_TAKE_MAX: usize = 16;
+
 impl Rules {
     /// The refusal of a CONNECT whose hello is still to come. `None`: a rule might take it, so the
     /// hello decides; or the target is an address, which is no name of a list.
@@ -50,6 +53,33 @@ impl Rules {
         Some(Verdict { rule: None, refuse: Some(Refusal::NoRule) })
     }
 
+    /// The rules that might take a CONNECT whose hello is still to come, if that has the name of
+    /// the target. `None`: a rule expects other names in the hello, or there are more than
+    /// [`MIGHT_TAKE_MAX`]; or the target is an address.
+    pub fn might_take(&self, facts: &Facts<'_>) -> Option<Vec<RuleId>> {
+        let TargetHost::Name(name) = facts.connect?.host else { return None };
+        let lists = self.hold_lists();
+        let mut listing = Found::new();
+        self.find_named(&name, &lists, &mut listing);
+        listing.push(self.unnamed(false));
+        let mut listing = listing.peekable();
+        let mut rules = Vec::new();
+        for id in self.possible(&name, &lists) {
+            while listing.next_if(|listed| *listed < id).is_some() {}
+            let is_listing = listing.peek() == Some(&id);
+            let Some((entry, conditions)) = self.rule(id) else { continue };
+            let outcome = conditions.check_before_hello(facts, &lists, false);
+            if entry.shadow || entry.refuse || matches!(outcome, Outcome::Fails(_)) {
+                continue;
+            }
+            if !is_listing || rules.len() == MIGHT_TAKE_MAX {
+                return None;
+            }
+            rules.push(RuleId(id));
+        }
+        (!rules.is_empty()).then_some(rules)
+    }
+
     /// The rules that might take a connection whose hello is still to come, for this target.
     fn possible(&self, name: &str, lists: &Lists) -> Found<'_> {
         let mut candidates = Found::new();
@@ -71,7 +101,7 @@ impl Rules {
         verdict
     }
 
-    /// Says if all matchers that come before the user hold, in a rule that asks for one. The name
+    /// True if all matchers that come before the user hold, in a rule that asks for one. The name
     /// is that of the hello, else of the target. Any name may follow a target that is an address.
     fn waits_for_user(&self, facts: &Facts<'_>) -> bool {
         let Some(target) = facts.connect.filter(|_| self.asks_users) else { return false };
@@ -89,7 +119,7 @@ impl Rules {
         }
     }
 
-    /// As with a hello that has the name.
+    /// Returns the reason that a hello with the name would have.
     fn reason_by_target(&self, id: u32) -> Refusal {
         match self.rule(id) {
             Some((_, asked)) if OF_REQUESTER.into_iter().any(|of| asked.asks(of)) => {

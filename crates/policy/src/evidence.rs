@@ -32,7 +32,7 @@ pub struct EvidenceMatchers {
     pub certificate_valid: Option<bool>,
 }
 
-/// What evidence says about a name.
+/// The verdict of evidence about a name.
 enum SniVerdict {
     Known(bool),
     Unknown,
@@ -40,7 +40,7 @@ enum SniVerdict {
 }
 
 impl EvidenceKind {
-    /// As the configuration spells it.
+    /// The name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",

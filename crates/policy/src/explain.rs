@@ -1,4 +1,5 @@
-//! Why the rules before the deciding one did not match. It reads the same matchers as the decision.
+//! Finds the reasons why the rules before the deciding one did not match. It reads the same
+//! matchers as the decision.
 
 use crate::facts::Facts;
 use crate::lists::{ListedBy, Lists};

@@ -15,7 +15,7 @@ pub struct NameExpressions {
     set: RegexSet,
 }
 
-/// What is wrong with a regular expression.
+/// The fault of a regular expression.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExpressionFault {
@@ -66,7 +66,7 @@ impl NameExpressions {
         }
     }
 
-    /// How many there are.
+    /// The number of expressions.
     pub fn len(&self) -> usize {
         self.set.len()
     }
@@ -90,7 +90,7 @@ impl NameExpressions {
     }
 }
 
-/// As in the configuration, cut to a few.
+/// Writes them as in the configuration, cut to a few.
 impl fmt::Display for NameExpressions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&crate::matcher::listed(self.set.patterns().iter()))
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// What an expression says of case does not matter, in whatever form it says it.
+    /// An expression's own words about case do not matter, in whatever form it has them.
     #[test]
     fn case_does_not_matter() {
         for text in ["^ADS", "^[A-Z]ds", r"^\x41ds", "^[[:upper:]]ds"] {

@@ -17,7 +17,7 @@ pub struct Facts<'a> {
     pub transport: Transport,
     /// The target of its CONNECT request. `None`: there was no CONNECT; this fact is always known.
     pub connect: Option<&'a Target>,
-    /// Who asks, as far as it is known.
+    /// The client of a proxy, as far as it is known.
     pub requester: RequesterFacts<'a>,
     /// The client's destination.
     pub destination: Option<SocketAddr>,
@@ -25,7 +25,7 @@ pub struct Facts<'a> {
     pub hello: Option<HelloFacts<'a>>,
     /// The fingerprint of the hello.
     pub ja4: Option<&'a str>,
-    /// Whether the destination is among the addresses of the name in the hello.
+    /// True if the destination is among the addresses of the name in the hello.
     pub dns_agrees: Option<bool>,
     /// The request that is decided. `None`: the connection is decided, and its requests later.
     pub request: Option<RequestFacts<'a>>,
@@ -36,7 +36,7 @@ pub struct Facts<'a> {
     pub unknown: FactSet,
 }
 
-/// Who asks a proxy. Each is known with the request, or stays unknown.
+/// The facts of a proxy's client. Each is known with the request, or stays unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequesterFacts<'a> {
     /// The user as whom the client asks, with a token that was right.
@@ -74,9 +74,9 @@ pub struct CertificateFacts {
     pub names: Box<[Box<str>]>,
     /// Its issuer's names: the whole distinguished name, its common names, its organisations.
     pub issuer: Box<[Box<str>]>,
-    /// Whether the chain leads to a trusted root and is within its validity period.
+    /// True if the chain leads to a trusted root and is within its validity period.
     pub trusted: bool,
-    /// Whether it is also valid for the name.
+    /// True if it is also valid for the name.
     pub valid: bool,
 }
 
@@ -131,7 +131,7 @@ impl FactSet {
         Self(self.0 | 1 << fact as u8)
     }
 
-    /// Whether `fact` is in it.
+    /// True if `fact` is in it.
     pub const fn contains(self, fact: Fact) -> bool {
         self.0 & (1 << fact as u8) != 0
     }

@@ -30,7 +30,7 @@ pub struct NameList {
     depths: Depths,
 }
 
-/// How an entry of a list of names is written.
+/// The form of an entry of a list of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// `a.example`: this name.
@@ -48,7 +48,7 @@ pub struct NameEntry<'a> {
     name: &'a str,
 }
 
-/// What a file lists.
+/// The contents of a file.
 #[derive(Clone, Debug)]
 pub enum List {
     /// Names.
@@ -67,7 +67,7 @@ pub struct FileList {
     pub file: Option<Arc<str>>,
     /// A hash of its text. Versions with equal hashes are the same.
     pub fingerprint: u64,
-    /// What it lists.
+    /// The contents of the list.
     pub list: List,
 }
 
@@ -114,7 +114,7 @@ impl NameList {
         self.forms.shrink_to_fit();
     }
 
-    /// How many different names there are.
+    /// The number of different names.
     pub const fn len(&self) -> usize {
         self.names.len()
     }
@@ -169,7 +169,7 @@ impl fmt::Display for NameEntry<'_> {
     }
 }
 
-/// How much it lists.
+/// Writes the size of the list.
 impl fmt::Display for List {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (number, noun) = match self {

@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
     text: String,
-    /// Where each name ends in `text`. It begins where the previous one ends.
+    /// The end of each name in `text`. A name begins where the previous one ends.
     ends: Vec<u32>,
     /// Numbers of names, each in the first free bucket from the one that its hash gives. At least
     /// half of them are `FREE`, so a missing name takes 2.5 probes on average.
@@ -86,7 +86,7 @@ impl NameTable {
         self.text.as_bytes().get(start..end) == Some(name.as_bytes())
     }
 
-    /// How many names there are.
+    /// The number of names.
     pub(crate) const fn len(&self) -> usize {
         self.ends.len()
     }

@@ -21,7 +21,7 @@ pub enum NamePattern {
     Suffix(Box<str>),
 }
 
-/// What is wrong with a name pattern, and what is expected instead.
+/// The fault of a name pattern, and the expected form.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NamePatternFault {
@@ -102,7 +102,7 @@ impl fmt::Display for NamePattern {
 pub(crate) struct NameIndex {
     /// The names as `key` spells them.
     names: NameTable,
-    /// Where the rules of each name end in `rules`. They begin where the previous name's end.
+    /// The end of each name's rules in `rules`. They begin where the previous name's end.
     rule_ends: Box<[u32]>,
     /// Rule ids, ascending for each name.
     rules: Box<[u32]>,

@@ -1,5 +1,5 @@
-//! Why a connection is refused, and the alert that tells the client. A rule's `alert` overrides it;
-//! the caller sees to that.
+//! The reasons why a connection is refused, and the alerts that tell the client. A rule's `alert`
+//! overrides it; the caller sees to that.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use eyelet_wire::hello::SniFault;
 
 use crate::requests::{PathFault, RequestFault};
 
-/// Why a connection is refused.
+/// The reason why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {

@@ -8,7 +8,8 @@ use eyelet_wire::local_peer::LocalPeer;
 use crate::facts::Facts;
 use crate::matcher::{Matcher, Outcome, SortedList, listed};
 
-/// Who may ask. Its variants belong to different matchers, all of which must hold.
+/// A pattern of those who may ask. Its variants belong to different matchers, all of which must
+/// hold.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RequesterPattern {
     /// `proxy_user = "*"`: any user of the listener.
@@ -54,7 +55,7 @@ impl RequesterPattern {
         })
     }
 
-    /// Says if it takes whatever `narrow` takes.
+    /// True if it takes whatever `narrow` takes.
     fn covers(&self, narrow: &Self) -> bool {
         match (self, narrow) {
             (Self::AnyUser, Self::User(_)) => true,
@@ -64,7 +65,7 @@ impl RequesterPattern {
     }
 }
 
-/// Says if a cgroup is `wide`, or below it.
+/// True if a cgroup is `wide`, or below it.
 fn is_within(cgroup: &str, wide: &str) -> bool {
     let below = cgroup.strip_prefix(wide.trim_end_matches('/'));
     below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
@@ -90,7 +91,7 @@ impl RequesterMatchers {
         OF_REQUESTER.into_iter().find(fails).map_or(Outcome::Holds, Outcome::Fails)
     }
 
-    /// Says if these hold whenever those of `other` do.
+    /// True if these hold whenever those of `other` do.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         OF_REQUESTER.into_iter().all(|matcher| {
             let mut narrow = other.of(matcher);

@@ -20,11 +20,11 @@ use crate::requests::{RequestMatchers, RequestOutcome};
 /// A rule as written. An empty `sni` and `Conditions::default()` match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// Whether its action is to refuse.
+    /// True if its action is to refuse.
     pub refuse: bool,
-    /// Whether it only logs its verdict: the other rules decide as if it did not exist.
+    /// True if it only logs its verdict: the other rules decide as if it did not exist.
     pub shadow: bool,
-    /// What its action needs of the hello.
+    /// The needs of its action in the hello.
     pub needs: Needs,
     /// The names that it takes. If `sni_lists` is empty too: any name, and none.
     pub sni: Vec<NamePattern>,
@@ -38,7 +38,7 @@ pub struct Rule {
     pub serves_requests: bool,
 }
 
-/// What a rule's action needs of the hello, whatever its matchers ask for.
+/// The needs of a rule's action in the hello, whatever its matchers ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Needs {
     /// Nothing: bytes are passed on unread, or the connection is refused.
@@ -54,7 +54,7 @@ pub enum Needs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u32);
 
-/// What the rules say about a connection.
+/// The decision of the rules about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The final decision.
@@ -63,12 +63,12 @@ pub enum Decision {
     Need(Fact),
 }
 
-/// What happens to a connection.
+/// The fate of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The rule that decided; `None`: no rule matched.
     pub rule: Option<RuleId>,
-    /// Why it is refused. `None`: the rule's action is taken.
+    /// The reason of its refusal. `None`: the rule's action is taken.
     pub refuse: Option<Refusal>,
 }
 
@@ -95,7 +95,7 @@ pub struct Rules {
     /// those on the hello, only the first is here. The list ends with the first rule that has no
     /// other matcher. It contains no shadow rules, and none of `passed`.
     before_hello: Box<[u32]>,
-    /// Whether the first of these asks for the hello whatever other facts are known.
+    /// True if the first of these asks for the hello whatever other facts are known.
     hello_first: bool,
     /// Rules without `sni`, without `sni_malformed`.
     unnamed: Box<[u32]>,
@@ -141,15 +141,15 @@ pub(crate) struct Entry {
     pub(crate) refuse: bool,
     pub(crate) shadow: bool,
     pub(crate) named: bool,
-    /// Whether it has any matcher besides its names.
+    /// True if it has any matcher besides its names.
     has_conditions: bool,
-    /// Whether a matcher or its action needs the hello.
+    /// True if a matcher or its action needs the hello.
     pub(crate) asks_hello: bool,
     needs_name: bool,
 }
 
 impl Rule {
-    /// Whether it has the matcher `sni`.
+    /// True if it has the matcher `sni`.
     pub const fn is_named(&self) -> bool {
         !self.sni.is_empty() || !self.sni_lists.is_empty()
     }
@@ -268,7 +268,7 @@ impl Rules {
         }
     }
 
-    /// Whether a connection like one that `rule` took, but with another name, would certainly have
+    /// True if a connection like one that `rule` took, but with another name, would certainly have
     /// come to the same rule. `""` is no name. Of the old hello only its name is known here, so an
     /// earlier rule that asks for more of it counts as if it might match.
     pub fn serves(&self, rule: RuleId, name: &str, facts: &Facts<'_>) -> bool {
@@ -321,27 +321,27 @@ impl Rules {
         self.asks_hello
     }
 
-    /// Whether any rule asks for the protocols in the hello.
+    /// True if any rule asks for the protocols in the hello.
     pub const fn asks_alpn(&self) -> bool {
         self.asks_alpn
     }
 
-    /// Whether any rule asks for the destination's certificate.
+    /// True if any rule asks for the destination's certificate.
     pub const fn asks_certificate(&self) -> bool {
         self.asks_certificate
     }
 
-    /// Whether any rule asks for the addresses of the name.
+    /// True if any rule asks for the addresses of the name.
     pub const fn asks_dns(&self) -> bool {
         self.asks_dns
     }
 
-    /// Says if any rule asks for the cgroups of clients.
+    /// True if any rule asks for the cgroups of clients.
     pub const fn asks_cgroups(&self) -> bool {
         self.asks_cgroups
     }
 
-    /// Whether there are shadow rules.
+    /// True if there are shadow rules.
     pub const fn has_shadows(&self) -> bool {
         !self.shadows.is_empty()
     }
@@ -403,12 +403,12 @@ impl Rules {
         })
     }
 
-    /// How many rules there are.
+    /// The number of rules.
     pub const fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// Whether there is no rule.
+    /// True if there is no rule.
     pub const fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
@@ -547,7 +547,7 @@ impl Rules {
         }
     }
 
-    /// Why a connection without a matching rule is refused.
+    /// Returns the reason why a connection without a matching rule is refused.
     fn unlisted(&self, name: Option<HelloName<'_>>) -> Refusal {
         match name {
             Some(HelloName::Malformed(fault)) => Refusal::MalformedName(fault),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use eyelet_tls::client::describe_certificate;
 use eyelet_tls::provider::PROVIDER;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
@@ -35,11 +36,11 @@ pub fn look(target: &ProbeTarget, chain: &[CertificateDer<'_>], report: &mut Pro
     }
     match verify(target, leaf, others) {
         Ok(()) => {
-            let seen = format!("{} certificates, complete", chain.len());
+            let seen = format!("{}, complete", counted(chain.len()));
             report.add("chain", Grade::Good, seen);
         }
         Err(Error::InvalidCertificate(why)) => {
-            let seen = format!("{} certificates: {why}", chain.len());
+            let seen = format!("{}: {}", counted(chain.len()), describe_certificate(&why));
             let advice = match why {
                 CertificateError::UnknownIssuer => ADVICE_ISSUER,
                 CertificateError::NotValidForName
@@ -51,6 +52,10 @@ pub fn look(target: &ProbeTarget, chain: &[CertificateDer<'_>], report: &mut Pro
         }
         Err(error) => report.unknown("chain", error),
     }
+}
+
+fn counted(certificates: usize) -> String {
+    format!("{certificates} certificate{}", if certificates == 1 { "" } else { "s" })
 }
 
 /// Verifies by the roots of this machine.

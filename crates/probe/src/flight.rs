@@ -19,7 +19,7 @@ pub const WHOLE: usize = 1 << 14;
 /// Between two segments of a hello that is cut: they arrive apart on a path that is less uneven.
 const SEGMENT_PAUSE: Duration = Duration::from_millis(20);
 
-/// How a server answered.
+/// The reply of a server.
 #[derive(Clone, Debug)]
 pub enum ServerReply {
     /// It chose. The extensions are by number.
@@ -38,7 +38,7 @@ pub enum ServerReply {
 }
 
 impl ServerReply {
-    /// As a person reads it.
+    /// Returns the reply as a person reads it.
     pub fn text(&self) -> String {
         match self {
             Self::Hello(hello, _) => format!("it chose version {:#06x}", hello.version),

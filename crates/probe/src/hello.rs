@@ -31,7 +31,7 @@ const SIGNATURES: &[u16] = &[
 /// X25519MLKEM768, X25519, P-256, P-384, P-521.
 pub const GROUPS: &[u16] = &[0x11ec, 0x001d, 0x0017, 0x0018, 0x0019];
 
-/// What a hello says.
+/// The contents of a hello.
 #[derive(Clone, Debug)]
 pub struct ClientHello<'a> {
     /// The highest version; no other is offered.

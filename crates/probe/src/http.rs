@@ -1,4 +1,4 @@
-//! What the server does with a GET: content codings, bodies that are coded twice, `Vary`,
+//! The server's ways with a GET: content codings, bodies that are coded twice, `Vary`,
 //! dictionaries, and answers from which BREACH reads secrets.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -49,18 +49,18 @@ pub fn look(target: &ProbeTarget, spoken: SpokenVersions, path: &str, report: &m
     }
 }
 
-/// What the answers with a coding had.
+/// The marks of the answers with a coding.
 #[derive(Default)]
 struct Found {
     /// Codings, each with what it saved.
     given: Vec<String>,
-    /// Why a request for a coding has no answer like the plain one.
+    /// The reason why a request for a coding has no answer like the plain one.
     failed: Vec<String>,
     /// Codings whose bodies cannot be decoded.
     broken: Vec<&'static str>,
     /// Codings whose bodies are longer than what is read.
     cut: Vec<&'static str>,
-    /// Which coding is around which.
+    /// The two codings, one around the other.
     twice: Option<String>,
     /// The last answer with a coding, and the one that was asked for.
     coded: Option<(&'static str, ProbeResponse)>,
@@ -146,7 +146,7 @@ fn vary(report: &mut ProbeReport, response: &ProbeResponse) {
     }
 }
 
-/// Whether a coded answer has the query in it, or why that cannot be told.
+/// Tells if a coded answer has the query in it, or why that cannot be told.
 fn reflects(answer: io::Result<ProbeResponse>) -> Result<bool, String> {
     let response = answer.map_err(|error| format!("asked with a query: {error}"))?;
     let codings = response.codings();
@@ -196,7 +196,7 @@ fn may_have_secret(response: &ProbeResponse) -> bool {
         || response.fields.iter().any(|field| varies(field) || is_private(field))
 }
 
-/// Whether the connection is of use after the answer.
+/// The use of the connection after the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnceAnswered {
     /// It ends. The answer may end by that.
@@ -346,7 +346,7 @@ fn decode(coding: &str, body: &[u8]) -> Option<Vec<u8>> {
     taken.ok().map(|_| out)
 }
 
-/// As [`decode`], for zstd.
+/// Decodes as [`decode`], for zstd.
 fn unzstd(body: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(BODY_BYTES_MAX as usize);
     let mut context = zstd_safe::DCtx::try_create()?;
@@ -365,7 +365,7 @@ fn unzstd(body: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// What a body is that compression cannot make smaller, by its first bytes.
+/// Returns the kind of a body that compression cannot make smaller, by its first bytes.
 fn coded(body: &[u8]) -> Option<&'static str> {
     let known: [(&[u8], &str); 6] = [
         (b"\x1f\x8b\x08", "gzip"),

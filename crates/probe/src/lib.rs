@@ -65,8 +65,8 @@ pub struct ProbeArgs {
     /// Measure what a connection costs the process that listens there, on this machine
     #[arg(long)]
     pub memory: bool,
-    /// As --memory, for this process and its children: for example one in a container, if its port
-    /// is forwarded. If HOST is a public address, give --connections too
+    /// Measure as --memory, for this process and its children: for example one in a container, if
+    /// its port is forwarded. If HOST is a public address, give --connections too
     #[arg(long)]
     pub pid: Option<u32>,
     /// Most connections that --memory holds, 5000 if not given: it opens them in ten steps, twice
@@ -156,7 +156,7 @@ fn look(
     Ok(answered)
 }
 
-/// What handshakes and requests show. `None`: no handshake is possible.
+/// Examines the server by handshakes and requests. `None`: no handshake is possible.
 fn outside(
     args: &ProbeArgs,
     target: &ProbeTarget,

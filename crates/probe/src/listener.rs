@@ -1,4 +1,4 @@
-//! Which process of this machine listens at an address, from /proc.
+//! Finds the process of this machine that listens at an address, from /proc.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -47,7 +47,7 @@ fn is_of_this_machine(address: SocketAddr) -> bool {
     TcpListener::bind(any_port).is_ok()
 }
 
-/// Of these processes, one that none of the others started.
+/// Returns one of these processes that none of the others started.
 fn first(mut holders: BTreeSet<u32>, parent: impl Fn(u32) -> Option<u32>) -> Option<u32> {
     if holders.len() > 1 {
         holders.remove(&INIT);
@@ -56,7 +56,7 @@ fn first(mut holders: BTreeSet<u32>, parent: impl Fn(u32) -> Option<u32>) -> Opt
     holders.iter().find(is_root).copied()
 }
 
-/// How well a listening socket fits an address. The kernel prefers the best.
+/// The fit of a listening socket to an address. The kernel prefers the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     /// `[::]`, for an IPv4 address.

@@ -1,5 +1,5 @@
-//! What a connection costs a server of this machine: opens idle connections in steps, in rounds,
-//! and reads the server's memory and CPU time from /proc.
+//! The cost of a connection for a server of this machine: opens idle connections in steps, in
+//! rounds, and reads the server's memory and CPU time from /proc.
 
 use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
@@ -44,7 +44,7 @@ const ERROR_BYTES_MAX: f64 = 256.0;
 /// figure by that is less than what differs between two runs.
 const ENDED_PART_MAX: f64 = 0.01;
 
-/// What is measured.
+/// The options of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// The server's process. Its children count, too.
@@ -250,7 +250,7 @@ fn has_ended(stream: &TcpStream) -> bool {
 }
 
 impl Round {
-    /// Why its figures say nothing, if so.
+    /// Returns the reason why its figures say nothing, if they do not.
     fn doubt(&self) -> Option<String> {
         if self.held < self.wanted.max(1) {
             return Some(format!("{} of {} connections were held", self.held, self.wanted));
@@ -260,7 +260,7 @@ impl Round {
     }
 }
 
-/// Why the rounds have fewer connections than they should.
+/// Reports the reason why the rounds have fewer connections than they should.
 fn shortfall(rounds: &[Round], room: Option<Room>, report: &mut ProbeReport) {
     let limit = room.map(|Room { connections, pid }| {
         let whose = match pid == std::process::id() {
@@ -383,8 +383,8 @@ fn grows(rounds: &[Round]) -> Option<f64> {
     (least.is_finite() && least > floor.max(CREEP_BYTES_MIN)).then_some(least)
 }
 
-/// What each round leaves beyond the one before it. The third one is made only after a doubt.
-/// Without a `cost` to compare it with, none is bad.
+/// Reports the memory that each round leaves beyond the one before it. The third one is made only
+/// after a doubt. Without a `cost` to compare it with, none is bad.
 fn creep(rounds: &[Round], cost: Option<f64>, report: &mut ProbeReport) {
     let [.., before, last] = rounds else { return };
     let growth = grows(rounds);

@@ -1,4 +1,4 @@
-//! How long a step of a measurement waits before the server's memory is read.
+//! Paces a measurement: the time that a step waits before the server's memory is read.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ const REST_PAUSE: Duration = Duration::from_millis(1200);
 const RESTS_MAX: Duration = REST_PAUSE.saturating_mul(STEPS as u32);
 /// The part of a round's time that rests may take: those of some steps alone would bend the slope.
 const RESTS_PART: u32 = 2;
-/// How often memory may still move after a pause.
+/// The number of times that memory may still move after a pause.
 const PAUSES_MAX: usize = 3;
 /// Memory that moves by less stands still.
 pub const STILL_BYTES: f64 = 64.0 * 1024.0;
 
-/// How long a step waits before its reading.
+/// The wait of a step before its reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepPace {
     /// Not at all: nobody looks at the curve.
     AtOnce,
-    /// Until the memory stands still.
+    /// It waits until the memory stands still.
     Still,
     /// For a rest more: the server gave memory back in the last one.
     Rested,
@@ -77,7 +77,8 @@ pub fn settled(pause: Duration, memory: impl Fn() -> f64, sleep: impl Fn(Duratio
 mod tests {
     use super::*;
 
-    /// What a server holds `ms` after the handshakes of a step, and the time that ten steps wait.
+    /// Returns the bytes that a server holds `ms` after the handshakes of a step, and the time that
+    /// ten steps wait.
     fn paced(mut pace: StepPace, holds: fn(u64) -> f64) -> (f64, Duration) {
         let slept = std::cell::Cell::new(Duration::ZERO);
         let mut read = 0.0;

@@ -18,9 +18,10 @@ pub struct Memory {
 /// CPU time of processes, by two accounts of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cpu {
-    /// Of live threads, from schedstat, in nanoseconds. A thread's time is lost when it ends.
+    /// The time of live threads, from schedstat, in nanoseconds. A thread's time is lost when it
+    /// ends.
     live_us: f64,
-    /// Of all threads, ended ones included, from utime and stime, in ticks of 10 ms.
+    /// The time of all threads, ended ones included, from utime and stime, in ticks of 10 ms.
     ticks_us: f64,
 }
 

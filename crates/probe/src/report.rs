@@ -5,10 +5,10 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-/// How good a finding is.
+/// The grade of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Grade {
-    /// As it should be.
+    /// It is as it should be.
     Good,
     /// A fact, or a choice that costs something.
     Note,
@@ -32,13 +32,13 @@ impl Grade {
 /// One verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at, such as `tls-1.3`. It is stable, for programs.
+    /// The subject, such as `tls-1.3`. It is stable, for programs.
     pub name: &'static str,
-    /// How good it is.
+    /// The grade.
     pub grade: Grade,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
-    /// What to do about it.
+    /// The advice.
     pub advice: Option<&'static str>,
 }
 

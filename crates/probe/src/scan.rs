@@ -1,5 +1,5 @@
-//! What a server does with hellos of our own: versions, TLS compression, renegotiation, groups,
-//! cut hellos, names.
+//! A server's ways with hellos of our own: versions, TLS compression, renegotiation, groups, cut
+//! hellos, names.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ use crate::target::ProbeTarget;
 /// inside the name.
 const PIECE: usize = 40;
 
-/// What the scan found that later steps need.
+/// The findings of the scan that later steps need.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Versions {
     /// TLS 1.2 is spoken.

@@ -18,7 +18,7 @@ use crate::two;
 /// A TLS connection with deadlines.
 pub type ProbeClient = StreamOwned<ClientConnection, Bounded>;
 
-/// How to speak with a server: what the steps after the first handshake use.
+/// The ways to speak with a server, for the steps after the first handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct SpokenVersions {
     /// The newest version of TLS that both speak.
@@ -286,9 +286,9 @@ fn half_close(
     }
 }
 
-/// What each answer of HTTP/1.1 begins with.
+/// The beginning of each answer of HTTP/1.1.
 const HTTP: &[u8; 5] = b"HTTP/";
-/// How long tickets may take on an open connection.
+/// The time that tickets may take on an open connection.
 const SETTLE: std::time::Duration = std::time::Duration::from_secs(2);
 
 const ADVICE_ALPN: &str = "clients speak HTTP/1.1 then; nginx: http2 on";

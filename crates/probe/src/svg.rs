@@ -92,7 +92,7 @@ const RIGHT: f64 = 170.0;
 const BOTTOM: f64 = 40.0;
 const GRID: u32 = 4;
 const LABEL_HEIGHT: f64 = 15.0;
-/// Of medium lightness, to be visible on white and on black.
+/// Colours of medium lightness, to be visible on white and on black.
 const COLOURS: [&str; 8] =
     ["#d9480f", "#1c7ed6", "#2b8a3e", "#ae3ec9", "#c08a00", "#0c8599", "#e64980", "#748091"];
 

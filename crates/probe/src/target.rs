@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustls_pki_types::ServerName;
 
-/// Why there is no target.
+/// The reason why there is no target.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// Not `HOST:PORT`.
@@ -20,11 +20,11 @@ pub enum TargetError {
 /// A server.
 #[derive(Clone, Debug)]
 pub struct ProbeTarget {
-    /// Where it is.
+    /// The address of the target.
     pub address: SocketAddr,
     /// The name that hellos and requests have.
     pub name: String,
-    /// How long one wait may take.
+    /// The time that one wait may take.
     pub wait: Duration,
 }
 

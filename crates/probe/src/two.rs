@@ -71,7 +71,7 @@ struct Exchange<'s, S> {
     connection: H2Connection,
     began: Instant,
     input: Vec<u8>,
-    /// How much of `input` is taken.
+    /// The bytes of `input` that are taken.
     taken: usize,
     out: Vec<u8>,
     buffer: Vec<u8>,
@@ -121,7 +121,8 @@ impl<'s, S: Read + Write> Exchange<'s, S> {
 struct Answer {
     stream: u32,
     response: ProbeResponse,
-    /// Why the server takes no more requests, if so: it may close before it answers this one.
+    /// The reason why the server takes no more requests, if so: it may close before it answers this
+    /// one.
     going: Option<ErrorCode>,
 }
 
@@ -190,7 +191,7 @@ mod tests {
             Self { connection, input, out, act, long, asked: 0, heard }
         }
 
-        /// As much of the long body as the windows allow.
+        /// Sends as much of the long body as the windows allow.
         fn send_long(&mut self) {
             while self.long > 0 && self.connection.room(self.asked) > 0 {
                 let len = self.connection.room(self.asked).min(self.long);

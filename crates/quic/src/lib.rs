@@ -5,6 +5,7 @@
 //! 9001 5.2). rustls derives them. `eyelet-wire` reads headers, frames and the hello. There is no
 //! clock and no socket here.
 
+mod export;
 mod keys;
 mod open;
 mod reader;

@@ -18,20 +18,20 @@ pub const DATAGRAMS_MAX: u16 = 64;
 /// header, until the client has the handshake's keys: also after the hello, because a server may
 /// have lost what was read here, and must not get another one.
 pub struct InitialReader {
-    version: QuicVersion,
-    client_dcid: QuicId,
+    pub(crate) version: QuicVersion,
+    pub(crate) client_dcid: QuicId,
     /// The server's id, to which the client writes as soon as it knows it, with the same keys.
-    server_id: Option<QuicId>,
-    keys: Keys,
-    stream: CryptoStream,
-    /// What comes behind the hello once the server has answered: a second one, for which it may
+    pub(crate) server_id: Option<QuicId>,
+    pub(crate) keys: Keys,
+    pub(crate) stream: CryptoStream,
+    /// The stream behind the hello once the server has answered: a second one, for which it may
     /// have asked (RFC 8446 4.1.4).
-    second: CryptoStream,
-    hello_bytes: usize,
+    pub(crate) second: CryptoStream,
+    pub(crate) hello_bytes: usize,
     /// The largest packet number that was opened.
-    largest: Option<u64>,
-    datagrams: u16,
-    hello_is_read: bool,
+    pub(crate) largest: Option<u64>,
+    pub(crate) datagrams: u16,
+    pub(crate) hello_is_read: bool,
 }
 
 /// The answer of [`InitialReader::feed`].
@@ -66,8 +66,17 @@ impl InitialReader {
         let version = QuicVersion::from_number(header.version)
             .ok_or(QuicFault::OtherVersion(header.version))?;
         let client_dcid = QuicId::new(header.dcid).ok_or(QuicFault::TruncatedPacket)?;
-        let keys = initial_keys(version, &client_dcid).ok_or(QuicFault::NotAuthentic)?;
-        Ok(Self {
+        Self::of(version, client_dcid, hello_bytes_max).ok_or(QuicFault::NotAuthentic)
+    }
+
+    /// A reader of this connection that has read nothing.
+    pub(crate) fn of(
+        version: QuicVersion,
+        client_dcid: QuicId,
+        hello_bytes_max: usize,
+    ) -> Option<Self> {
+        let keys = initial_keys(version, &client_dcid)?;
+        Some(Self {
             version,
             client_dcid,
             server_id: None,

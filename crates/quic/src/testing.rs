@@ -1,4 +1,5 @@
-//! What a fuzzer and tests assert of any datagrams: nothing panics, bounds hold, one hello comes.
+//! The properties that tests and a fuzzer assert of any datagrams: nothing panics, bounds hold, one
+//! hello comes.
 
 use core::ops::Range;
 

@@ -4,6 +4,7 @@
 
 mod bad;
 mod clients;
+mod export;
 mod made;
 mod orders;
 mod refused;

@@ -1,4 +1,4 @@
-//! How a body reaches the client: unchanged, through a stream's coder, or held until it can be
+//! The ways of a body to the client: unchanged, through a stream's coder, or held until it can be
 //! coded as a whole.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ enum Way {
     Stream {
         /// Boxed, like the capture: most responses have neither, and a coder is moved a few times.
         lent: Box<Lent>,
-        /// What precedes the first coded byte.
+        /// The bytes that precede the first coded one.
         header: Vec<u8>,
         /// Identity bytes since the last flush.
         unflushed: u64,
@@ -71,7 +71,8 @@ impl Held {
 pub struct Pause {
     /// Its length.
     pub of: Duration,
-    /// How long after the first unflushed byte the pause is assumed, if there is no silence.
+    /// The time after the first unflushed byte from which the pause is assumed, if there is no
+    /// silence.
     pub since_first: Duration,
 }
 
@@ -141,7 +142,7 @@ impl Coder {
         self.over_if(done)
     }
 
-    /// When [`Coder::flush`] is due. `None`: there is nothing to flush.
+    /// Returns the time at which [`Coder::flush`] is due. `None`: there is nothing to flush.
     pub fn pause(&self) -> Option<Pause> {
         match &self.way {
             Way::Stream { unflushed, .. } if *unflushed > 0 => Some(PAUSE),

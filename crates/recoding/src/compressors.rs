@@ -48,14 +48,14 @@ pub struct BodyInfo {
     pub complete: bool,
 }
 
-/// What the access line says about a response's coding.
+/// The facts of a response's coding for the access line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodingInfo {
     /// Content-Encoding, if Eyelet coded it.
     pub coding: Option<&'static str>,
     /// Bytes before coding; 0 if the body was neither coded nor inspected.
     pub bytes_identity: u64,
-    /// Why the body was not coded.
+    /// The reason why the body was not coded.
     pub why_not: Option<&'static str>,
 }
 
@@ -101,7 +101,7 @@ impl Compressors {
         counted.borrow_mut().set(pool.bytes());
     }
 
-    /// How long all coders of this worker have worked.
+    /// Returns the time for which all coders of this worker have worked.
     pub fn spent(&self) -> Duration {
         self.inner.pace.total()
     }

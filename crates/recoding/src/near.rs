@@ -21,7 +21,7 @@ use super::compressors::Inner;
 use super::dictionaries::freshness::now;
 use super::learning::{DecodedCoding, Learning};
 
-/// What Eyelet accepts, before what the client lists besides.
+/// The codings that Eyelet accepts, before those that the client lists besides.
 const OWN: &str = "zstd, br, gzip";
 /// Codings that it accepts with a dictionary.
 const OWN_WITH_DICTIONARY: &str = "dcz, dcb, zstd, br, gzip";
@@ -41,7 +41,7 @@ const TYPES_OF_CODINGS: [(Coding, &str); 4] = [
     (Coding::Br, "application/brotli"),
 ];
 
-/// What a response needs to know about its request.
+/// The facts that a response needs about its request.
 pub(super) struct Near {
     accepted: AcceptedCodings,
     /// The lines of Accept-Encoding that the client sent, if Eyelet's own took their place.
@@ -52,13 +52,13 @@ pub(super) struct Near {
     dictionary: Option<Arc<Learned>>,
     /// True if the request may be made once more.
     can_repeat: bool,
-    /// Whose dictionaries its response may become, if any.
+    /// The rule and the origin whose dictionaries its response may become, if any.
     origin: Option<LearnedOrigin>,
     /// True if the upstream knows who the client is.
     pub(super) has_credentials: bool,
 }
 
-/// What becomes of a response's body.
+/// The fate of a response's body.
 #[derive(Default)]
 pub(super) struct Outcome {
     /// The coding to undo.
@@ -67,7 +67,7 @@ pub(super) struct Outcome {
     pub(super) learning: Option<Learning>,
 }
 
-/// What becomes of a coded response.
+/// The action on a coded response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CodingAction {
     Passed,

@@ -1,4 +1,4 @@
-//! How hard to compress: as hard as possible while the worker keeps most of its time.
+//! The effort of compression: as high as possible while the worker keeps most of its time.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -341,7 +341,7 @@ const fn no_harder_than(effort: Effort) -> &'static [Effort] {
     }
 }
 
-/// Why the BREACH rule forbids compressing a response.
+/// Returns the reason why the BREACH rule forbids compressing a response.
 fn attackable(wanted: &Wanted, headers: &HeaderMap) -> Option<Breach> {
     wanted.breach.filter(|_| !breach::is_for_all(headers))
 }

@@ -1,4 +1,4 @@
-//! Measures AEAD libraries and key derivation as this crate uses them; prints docs/aead.md's table.
+//! Measures AEAD libraries and key derivation as this crate uses them; prints README.md's tables.
 //! Thread CPU time, the least of many short rounds: other load can only slow a round.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used)]

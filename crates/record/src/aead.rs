@@ -5,8 +5,8 @@ use ring::aead::{Aad, LessSafeKey, Nonce, UnboundKey};
 use crate::fault::RecordFault;
 use crate::suite::{IV_BYTES, Suite};
 
-/// An expanded key. docs/aead.md has the measurements: with AVX-512, aws-lc-rs seals AES-GCM twice
-/// as fast as ring; with VAES alone, ring is 1.8 times as fast. Expanding a key costs the same in
+/// An expanded key. README.md has the measurements: with AVX-512, aws-lc-rs seals AES-GCM twice as
+/// fast as ring; with VAES alone, ring is 1.8 times as fast. Expanding a key costs the same in
 /// both. The program needs both anyway: aws-lc-rs does the handshake.
 #[allow(clippy::large_enum_variant)] // on a worker's stack; boxing ring's key would cost a malloc
 pub(crate) enum Aead {
@@ -121,7 +121,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Which library seals depends on the processor; the bytes must not.
+    /// Both libraries seal to the same bytes: the processor chooses the library.
     #[test]
     fn both_libraries_make_the_same_bytes() {
         for suite in [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {

@@ -1,5 +1,5 @@
 //! A session as bytes for another process, and back. The form is fixed and documented in
-//! docs/handover-format.md: a change of the types in memory must not change it.
+//! crates/handover/README.md: a change of the types in memory must not change it.
 
 use thiserror::Error;
 
@@ -15,7 +15,7 @@ use crate::suite::{
 /// has begun, 3 counts, and for each direction the sequence number and the secret.
 pub const EXPORT_BYTES: usize = 7 + 5 + 3 + 2 * (8 + SECRET_BYTES);
 
-/// Why bytes are not an exported session.
+/// The reason why bytes are not an exported session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SessionFault {
     /// The length is not [`EXPORT_BYTES`].

@@ -1,5 +1,5 @@
-//! What can go wrong in the record layer, whose fault it is, and which alert answers it. A fault is
-//! a plain value that tests compare exactly.
+//! The faults of the record layer, the one at fault, and the alert that answers each. A fault is a
+//! plain value that tests compare exactly.
 
 /// Alert codes that this crate sends or distinguishes, by their RFC names (RFC 8446 section 6, RFC
 /// 5246 section 7.2).
@@ -26,7 +26,7 @@ pub mod alert {
     pub const NO_RENEGOTIATION: u8 = 100;
 }
 
-/// Why a record was not opened or not sealed. Peer faults end the session: answer with
+/// The reason why a record was not opened or not sealed. Peer faults end the session: answer with
 /// [`RecordFault::alert`] through [`crate::Session::seal_alert`] and close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -106,7 +106,7 @@ pub enum RecordFault {
     Provider,
 }
 
-/// Whose fault a [`RecordFault`] is.
+/// The party at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// The peer, or someone on the path, sent something that is not allowed.
@@ -147,7 +147,7 @@ impl RecordFault {
         }
     }
 
-    /// Whose fault it is.
+    /// Returns the party at fault.
     pub const fn whose(self) -> Whose {
         match self {
             RecordFault::SequenceExhausted

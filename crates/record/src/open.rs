@@ -28,7 +28,7 @@ pub(crate) const WARNINGS_MAX: u8 = 4;
 const ALERT_LEVEL_WARNING: u8 = 1;
 const ALERT_LEVEL_FATAL: u8 = 2;
 
-/// What [`Session::open`] found at the start of its input.
+/// The find of [`Session::open`] at the start of its input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
     /// The record is incomplete. Call again when `input` has at least so many bytes; more may be

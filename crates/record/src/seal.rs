@@ -12,8 +12,8 @@ use crate::session::{KeyUpdateDue, Renegotiation, Session, Writing};
 use crate::suite::{IV_BYTES, Version};
 use crate::{HEADER_BYTES, PAYLOAD_BYTES_MAX};
 
-/// How many records before its limit a TLS 1.3 key is replaced. It is more than any batch that is
-/// sealed between two calls of [`Session::seal_control`]: 16 MiB in full records.
+/// The number of records before its limit at which a TLS 1.3 key is replaced. It is more than any
+/// batch that is sealed between two calls of [`Session::seal_control`]: 16 MiB in full records.
 const REKEY_MARGIN: u64 = 1 << 10;
 
 const ALERT_LEVEL_WARNING: u8 = 1;

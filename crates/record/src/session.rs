@@ -1,4 +1,4 @@
-//! What a connection keeps between two records, and how it is made from a handshake's secrets.
+//! The state of a connection between two records, and its making from a handshake's secrets.
 //! Opening is in `open.rs`, sealing in `seal.rs`.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::suite::{
     Direction, IV_BYTES, Role, SECRET_BYTES, Suite, TLS12_IV_AT, Version, hash_len, key_len,
 };
 
-/// What may still come from the peer.
+/// The state of reading: what may still come from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     /// Records.
@@ -21,7 +21,7 @@ pub(crate) enum Reading {
     Failed,
 }
 
-/// What we may still send.
+/// The state of writing: what we may still send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writing {
     /// Records.
@@ -71,7 +71,7 @@ impl KeyUpdateDue {
     }
 }
 
-/// What we answer to renegotiation, which only TLS 1.2 has: one warning, then a fatal alert.
+/// The answers to renegotiation, which only TLS 1.2 has: one warning, then a fatal alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renegotiation {
     /// The peer has not asked.
@@ -237,7 +237,7 @@ impl Session {
         self.version
     }
 
-    /// Which end of the connection this is.
+    /// Returns the end of the connection that this is.
     pub const fn role(&self) -> Role {
         self.role
     }

@@ -9,7 +9,7 @@ use crate::open::{Incoming, Opened};
 use crate::session::Session;
 use crate::{CONTROL_BYTES_MAX, PAYLOAD_BYTES_MAX};
 
-/// Why no more records of a peer can be opened.
+/// The reason why no more records of a peer can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenFailure {
     /// The peer ended the connection with this alert.

@@ -15,7 +15,7 @@ pub enum Suite {
     ChaCha20Poly1305,
 }
 
-/// Which end of the connection this is.
+/// The end of the connection that this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// We accepted the connection.

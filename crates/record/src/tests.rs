@@ -150,8 +150,8 @@ fn size_parked() {
     assert_eq!(size_of::<Option<Session>>(), 128);
 }
 
-/// What a connection that is awake needs on the stack: two directions of ring's key (544), the tag
-/// that names the library (16 with alignment) and an iv (12).
+/// The bytes of a connection that is awake on the stack: two directions of ring's key (544), the
+/// tag that names the library (16 with alignment) and an iv (12).
 #[test]
 fn size_awake() {
     assert!(size_of::<Keys>() <= 2 * 592, "{}", size_of::<Keys>());

@@ -24,7 +24,7 @@ pub const PIPES_MAX: usize = 64;
 
 /// The buffers of a worker.
 pub struct Buffers {
-    /// What was read.
+    /// The bytes that were read.
     pub input: Box<[u8]>,
     /// TLS records to be sent.
     pub output: Box<[u8]>,

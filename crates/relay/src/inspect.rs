@@ -37,7 +37,7 @@ struct Borders {
     header_len: usize,
 }
 
-/// What may pass of one side's bytes: those held back and the new ones.
+/// The bytes of one side that may pass: of those held back and of the new ones.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Pass {
     /// So many bytes may pass. The rest is held back until more has arrived.
@@ -168,7 +168,7 @@ fn never(why: SecondHello) -> Pass {
 
 /// The state as a form for another process, and back.
 impl FlightInspection {
-    /// The form.
+    /// Returns the state in its form for export.
     pub fn export(&self) -> InspectionV1 {
         let Borders { left, header, header_len } = self.borders;
         // A record's length has two bytes, and a header has five.
@@ -221,8 +221,8 @@ mod tests {
 
     const BYTES_MAX: usize = 65_536;
 
-    /// How much of `flight` passes when it arrives in pieces of `piece` bytes, and the last
-    /// [`Pass`].
+    /// Returns the bytes of `flight` that pass when it arrives in pieces of `piece` bytes, and the
+    /// last [`Pass`].
     fn client(flight: &[u8], piece: usize, sni: Option<&str>) -> (usize, Pass) {
         let mut watch = FlightInspection::default();
         let (mut held, mut passed) = (Vec::new(), 0);

@@ -1,9 +1,10 @@
-//! Which sockets of a connection are ready: sides, epoll tokens, and readiness that is not used up.
+//! The sockets of a connection that are ready: sides, epoll tokens, and readiness that is not used
+//! up.
 
 use eyelet_memory::slab::Key;
 use eyelet_sys::epoll::{READABLE, WRITABLE};
 
-/// Which socket of a connection. Upstream attempts that race (RFC 8305) count on from 1.
+/// The number of a connection's socket. Upstream attempts that race (RFC 8305) count on from 1.
 pub type Side = u8;
 /// The client's socket.
 pub const CLIENT: Side = 0;
@@ -21,7 +22,7 @@ const SHARED: u8 = 254;
 const FLOW: u8 = 253;
 const DATAGRAMS: u8 = 252;
 
-/// What an epoll token names.
+/// The subject of an epoll token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     /// A side of a connection.
@@ -80,12 +81,12 @@ impl Ready {
         self.0 &= !(u32::from(bits) << (4 * side));
     }
 
-    /// Whether any of the bits is set.
+    /// True if any of the bits is set.
     pub fn any(self, side: Side, bits: u8) -> bool {
         self.0 >> (4 * side) & u32::from(bits) != 0
     }
 
-    /// Whether a side can be read, so that there is something to do.
+    /// True if a side can be read, so that there is something to do.
     pub fn readable(self) -> bool {
         self.any(CLIENT, READABLE) || self.any(UPSTREAM, READABLE)
     }

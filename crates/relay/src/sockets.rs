@@ -181,8 +181,8 @@ impl Sockets<'_> {
         Ok(true)
     }
 
-    /// How many bytes may be read now that go to `to`. `None` if they might have to be held and
-    /// there is no memory for that.
+    /// Returns the number of bytes that may be read now that go to `to`. `None` if they might have
+    /// to be held and there is no memory for that.
     pub(super) fn room(&self, to: Side, buffers: &Buffers) -> Option<usize> {
         buffers.piece.or_else(|| {
             // For an upstream that is not dialled yet, one record at most is read.
@@ -211,7 +211,7 @@ impl Sockets<'_> {
     }
 }
 
-/// What to do after both directions were tried.
+/// Chooses the next step after both directions were tried.
 pub(super) fn conclude(flow: &mut Flow, up: More, down: More, outcome: Outcome) -> Progress {
     flow.drop_empty();
     if flow.is_over() {
@@ -231,6 +231,6 @@ pub(super) enum More {
     Again,
     /// See [`Progress::Later`].
     Later,
-    /// Until the next event, no.
+    /// Nothing more can be moved until the next event.
     No,
 }

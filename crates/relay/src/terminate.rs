@@ -40,7 +40,7 @@ impl Terminated {
     }
 }
 
-/// Why a wake ended early.
+/// The reason why a wake ended early.
 enum Broken {
     Socket(Failed),
     /// The client broke the protocol and gets an alert.
@@ -282,7 +282,7 @@ fn upward(
     Ok(more)
 }
 
-/// How the peer with TLS has ended its stream by a FIN.
+/// Returns the way in which the peer with TLS has ended its stream by a FIN.
 fn end_by_fin(terminated: &Terminated) -> Result<ClientEnd, Broken> {
     match terminated.session.read_closed() {
         true => Ok(ClientEnd::Fin),

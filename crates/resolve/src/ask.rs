@@ -42,7 +42,7 @@ pub async fn addresses(config: &Config, name: &str) -> Result<Vec<IpAddr>, Strin
     if all.is_empty() { Err(fault.to_owned()) } else { Ok(all) }
 }
 
-/// Whether `address` is one of the name's.
+/// True if `address` is one of the name's.
 ///
 /// # Errors
 /// Why that cannot be said.

@@ -48,12 +48,12 @@ pub struct Shown {
     pub is_trusted: bool,
     /// The name or address that it must be for, if its chain is kept.
     server: Option<ServerName<'static>>,
-    /// What the roots of the upstream that was asked for last say: verifying a chain costs as much
-    /// as half a handshake.
+    /// The judgement by the roots of the upstream that was asked for last: verifying a chain costs
+    /// as much as half a handshake.
     judged: Mutex<Option<(Roots, Judgement)>>,
 }
 
-/// What the roots for an upstream say of a certificate.
+/// The judgement of the roots for an upstream on a certificate.
 #[derive(Clone, Debug)]
 pub struct Judgement {
     /// True if they lead to the chain, whatever its names and the leaf's dates.
@@ -104,8 +104,8 @@ impl Prober {
         self.keeps_chains || !config.mints()
     }
 
-    /// Why an address that a client chose must not be asked, if so. Who may not reach internal
-    /// addresses must not learn from our handshakes what is open there.
+    /// Returns the reason why an address that a client chose must not be asked, if there is one.
+    /// Who may not reach internal addresses must not learn from our handshakes what is open there.
     pub fn declines(&self, ip: IpAddr) -> Option<String> {
         is_guarded(ip, &self.allow).then(|| guard::fault(ip))
     }
@@ -145,7 +145,7 @@ impl Prober {
     }
 }
 
-/// Which rule will match is not known yet, so a network that any rule allows is allowed.
+/// Returns the networks that any rule allows: the rule that will match is not known yet.
 fn allowed(config: &Config) -> Vec<IpNet> {
     let allows = config.rules.iter().filter_map(|rule| match rule.action {
         Action::Splice(splice) => Some(&splice.upstream_allow),
@@ -244,7 +244,7 @@ impl Shown {
         Self { certificate, logged, expires_unix_ms, chain, is_trusted, server: None, judged }
     }
 
-    /// What the roots for an upstream say of it. `None`: there are no such roots.
+    /// Returns the judgement by the roots for an upstream. `None`: there are no such roots.
     pub fn judged_by(&self, configs: &ClientConfigs, tls: &UpstreamTls) -> Option<Judgement> {
         let roots = configs.roots(tls)?;
         // No operation under this lock can panic half done. All workers share it, so nobody

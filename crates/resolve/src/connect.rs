@@ -57,7 +57,7 @@ impl Balanced<'_> {
     }
 }
 
-/// How an upstream is dialled.
+/// The options of a dial.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DialOptions<'a> {
     /// From this address, which need not be this host's.
@@ -93,7 +93,7 @@ pub trait Owner {
         registration: &Self::Registration,
     ) -> Poll<Result<(), WaitError>>;
 
-    /// Whether an ended connect has failed, as far as its event says.
+    /// True if an ended connect has failed, as far as its event says.
     fn has_failed(&self, registration: &Self::Registration) -> bool;
 
     /// Waits until the owner must not wait any more: why.
@@ -167,12 +167,12 @@ impl Owner for Rc<Worker> {
 
 /// A connected socket.
 pub struct Connected<R> {
-    /// Where it leads. `None`: a Unix socket.
+    /// The address to which it leads. `None`: a Unix socket.
     pub address: Option<SocketAddr>,
     pub socket: OwnedFd,
     /// Its registration. `None`: it was connected at once, and was not registered.
     pub registration: Option<R>,
-    /// How many of [`DialOptions::first`] were written.
+    /// The number of bytes of [`DialOptions::first`] that were written.
     pub sent: usize,
     /// Counts it at the address that it was dialled from, if that was one of several.
     pub source: Option<OpenExchange>,
@@ -207,7 +207,7 @@ pub enum NoSource {
 }
 
 impl NoSource {
-    /// As the error of a connect. It is a shortage of this host's.
+    /// Makes the error of a connect. It is a shortage of this host's.
     fn error(
         sources: &SourceAddresses,
         upstream: SocketAddr,
@@ -259,7 +259,7 @@ pub async fn connect_unix<O: Owner>(
     }
 }
 
-/// Where a dial gets more addresses from while it is under way.
+/// The source of further addresses of a dial that is under way.
 pub struct LaterAddresses<'a> {
     /// Told when all addresses so far have failed.
     pub doubts: &'a Notify,
@@ -275,7 +275,7 @@ pub struct Dial<'a, O> {
     pub owner: &'a O,
     /// Notes each attempt.
     pub loops: &'a Loops,
-    /// How the attempts are made.
+    /// The options of its attempts.
     pub options: &'a DialOptions<'a>,
     /// It leads to a listener of this edge, which will recognise it by both its ends.
     pub to_listener: bool,
@@ -596,7 +596,7 @@ fn send_first(socket: &OwnedFd, first: &[u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Whether this process or host lacks something, so that a failed dial says nothing about the other
+/// True if this process or host lacks something, so that a failed dial says nothing about the other
 /// side: descriptors, local ports or memory.
 pub(crate) fn is_own_shortage(failure: &IoFailure) -> bool {
     let IoFailure::Os(code) = failure else {

@@ -27,14 +27,14 @@ use crate::names::Names;
 /// A name was not resolved in time.
 const SLOW_DNS: Reason = Reason::Timeout(Limit::Connect, Some(When::During(Stage::Dns)));
 
-/// Whom to dial.
+/// The target of a dial.
 #[derive(Debug)]
 pub enum DialTarget<'a> {
     /// The destination of an intercepted connection, as the kernel knows it.
     Address(SocketAddr),
     /// An address that the client, or who names it in a PROXY header, chose freely.
     Chosen(SocketAddr, Guard<'a>),
-    /// What the administrator wrote.
+    /// The name or address that the administrator wrote.
     Configured(&'a HostPort),
     /// A name that the client chose.
     Named(HostPort, Guard<'a>),
@@ -42,14 +42,14 @@ pub enum DialTarget<'a> {
     Unix(&'a Path),
 }
 
-/// What a client's name may not resolve to.
+/// The guard of addresses that a client's name may not resolve to.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard<'a> {
     /// Networks that are allowed although they are guarded.
     pub allow: &'a [IpNet],
 }
 
-/// Why an upstream could not be dialled.
+/// The reason why an upstream could not be dialled.
 #[derive(Debug)]
 pub struct Undialled {
     /// The end of the connection that asked.
@@ -73,7 +73,8 @@ impl<'a> DialTarget<'a> {
         }
     }
 
-    /// What the access log shows until there is a connection. `None`: nothing before a dial.
+    /// Returns the name that the access log shows until there is a connection. `None`: nothing
+    /// before a dial.
     pub fn upstream(&self) -> Option<UpstreamName> {
         let host_port = match self {
             Self::Unix(path) => {
@@ -282,7 +283,7 @@ impl NamedTarget<'_> {
     }
 }
 
-/// Whether a dial that ended so says that the upstream is down.
+/// True if a dial that ended so says that the upstream is down.
 pub fn is_upstream_down(reason: &Reason) -> bool {
     match reason {
         Reason::Io(Peer::Upstream, failure) => !is_own_shortage(failure),
@@ -291,7 +292,7 @@ pub fn is_upstream_down(reason: &Reason) -> bool {
     }
 }
 
-/// Whether another upstream may be dialled after a dial that ended so. Otherwise the client, the
+/// True if another upstream may be dialled after a dial that ended so. Otherwise the client, the
 /// configuration or this process ended it.
 pub fn may_dial_another(reason: &Reason) -> bool {
     matches!(
@@ -333,7 +334,21 @@ pub async fn destination(
     Ok(SocketAddr::new(*ip, host_port.port))
 }
 
-/// Whether no address can be dialled from the client's.
+/// The refusal of a dial of this name, which a client chose, by the first of these guards, if all
+/// of them refuse it. Other faults are the dial's to find.
+pub async fn guarded(
+    names: &Rc<Names>,
+    client: IpAddr,
+    name: &str,
+    guards: &[Guard<'_>],
+) -> Option<End> {
+    let (_, found) = look_up(names, Some(client), name).await.ok()?;
+    let mut refusals = guards.iter().map(|guard| check_guard(name, &found, *guard).err());
+    let first = refusals.next()??;
+    refusals.all(|refusal| refusal.is_some()).then_some(first)
+}
+
+/// True if no address can be dialled from the client's.
 fn is_of_other_family(addresses: &[SocketAddr], options: &DialOptions<'_>) -> bool {
     options
         .source

@@ -20,10 +20,11 @@ use crate::permits::Permit;
 const LOOKUP_TIMEOUTS: u32 = 2;
 /// A name whose answer is younger is not asked again before its TTL ends, however many dials fail.
 const ASKED_AGAIN_MS: u64 = 1_000;
-/// How long a dial waits for its addresses to answer before its name is asked again meanwhile: the
-/// first SYN is repeated after a second.
+/// The time for which a dial waits for its addresses to answer before its name is asked again
+/// meanwhile: the first SYN is repeated after a second.
 const DOUBTED_AFTER: Duration = Duration::from_secs(1);
-/// How long a dial whose addresses have all failed waits for others. Its client waits for an error.
+/// The time for which a dial whose addresses have all failed waits for others. Its client waits for
+/// an error.
 const AGAIN_WAIT: Duration = Duration::from_secs(1);
 
 type Flight = watch::Receiver<Option<Arc<Found>>>;
@@ -68,7 +69,7 @@ impl<'a> Lookup<'a> {
         self.found.addresses()
     }
 
-    /// Says if the addresses of one family are under way.
+    /// True if the addresses of one family are under way.
     pub fn is_partial(&self) -> bool {
         self.flight.is_some()
     }

@@ -26,10 +26,11 @@ const QUESTIONS_MAX: usize = 128;
 const HANDSHAKES_MAX: usize = 64;
 /// Look-ups of dialled names at once.
 const LOOKUPS_MAX: usize = 256;
-/// How soon a destination is tried again after a failed handshake.
+/// The time until a destination is tried again after a failed handshake.
 const HANDSHAKE_RETRY_MS: u64 = 5_000;
-/// The same where a client waits for a certificate after the destination's: one slow dial must not
-/// keep all clients from it. Short, but a destination that is down is not asked by each of them.
+/// The time until such a try where a client waits for a certificate that is minted after the
+/// destination's: one slow dial must not keep all clients from it. Short, but a destination that is
+/// down is not asked by each of them.
 const MINT_RETRY_MS: u64 = 250;
 
 /// A name, and whether its IPv6 addresses are wanted (else IPv4).
@@ -49,9 +50,9 @@ pub struct EvidenceStore {
     /// For resolvers that are asked over TLS, if there are any.
     pub(crate) secure_dns: Option<Arc<SecureDns>>,
     pub(crate) prober: Option<Prober>,
-    /// What the next prober trusts, if a rule asks for a certificate.
+    /// The roots that the next prober trusts, if a rule asks for a certificate.
     roots: Option<Arc<EvidenceRoots>>,
-    /// Whose answers the caches hold.
+    /// The settings of the resolvers whose answers the caches hold.
     dns_settings: Dns,
     pub(crate) questions: Arc<Permits>,
     pub(crate) handshakes: Arc<Permits>,
@@ -59,7 +60,7 @@ pub struct EvidenceStore {
     pub lookups: Arc<Permits>,
 }
 
-/// What a certificate is fetched for.
+/// The purpose for which a certificate is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The rules ask. A destination that failed is left alone for some seconds.
@@ -76,7 +77,7 @@ pub struct Attempt {
     pub(crate) fresh_until_ms: u64,
 }
 
-/// Why there is no certificate.
+/// The reason why there is no certificate.
 #[derive(Debug)]
 pub enum Lack {
     /// The destination gave none, or may not be asked.
@@ -96,14 +97,14 @@ pub enum AuthoritiesError {
     Dns(RootsError),
 }
 
-/// What DNS says about a name and an address.
+/// The answer of DNS about a name and an address.
 #[derive(Debug)]
 pub struct ByDns {
-    /// Whether the address is one of the name's. `None`: unknown.
+    /// True if the address is one of the name's. `None`: unknown.
     pub agrees: Option<bool>,
     /// The answer for the access log, if there was one.
     pub logged: Option<Arc<AddressEvidence>>,
-    /// Why it is unknown.
+    /// The reason why it is unknown.
     pub fault: Option<Box<str>>,
 }
 
@@ -160,7 +161,8 @@ impl EvidenceStore {
         Ok(next)
     }
 
-    /// The same by the roots that were read last. It forgets certificates that others have judged.
+    /// Returns a store by the roots that were read last. It forgets certificates that others have
+    /// judged.
     ///
     /// # Errors
     /// If rustls refuses the roots.
@@ -215,7 +217,7 @@ impl EvidenceStore {
     }
 }
 
-/// Whether a rule asks for destinations' certificates, or mints after them.
+/// True if a rule asks for destinations' certificates, or mints after them.
 fn sees_certificates(config: &Config) -> bool {
     config.policy.asks_certificate() || config.mints()
 }
@@ -263,14 +265,14 @@ impl Attempt {
         matches!(self.shown, Err(Lack::Unasked(_)))
     }
 
-    /// Whether it is still valid: by the steady clock, and for a certificate also by the wall
+    /// True if it is still valid: by the steady clock, and for a certificate also by the wall
     /// clock.
     pub(crate) fn is_fresh(&self, steady_ms: u64, wall_ms: u64) -> bool {
         let is_over = |shown: &Shown| shown.certificate.valid && wall_ms >= shown.expires_unix_ms;
         steady_ms < self.fresh_until_ms && !self.shown.as_ref().is_ok_and(is_over)
     }
 
-    /// Whether it is still valid for this purpose, as [`Self::is_fresh`].
+    /// True if it is still valid for this purpose, as [`Self::is_fresh`].
     pub(crate) fn is_fresh_for(&self, purpose: Purpose, steady_ms: u64, wall_ms: u64) -> bool {
         let is_over = self.shown.is_err()
             && purpose == Purpose::Mint

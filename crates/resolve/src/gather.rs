@@ -19,12 +19,12 @@ use eyelet_memory::budget::Counted;
 
 /// Bytes that a side handshake may come to hold.
 const HANDSHAKE_BYTES: usize = 150 << 10;
-/// How soon a destination with an invalid certificate is asked again.
+/// The time until a destination with an invalid certificate is asked again.
 const INVALID_FRESH_MS: u64 = 60_000;
 
-/// How a wait for evidence has ended.
+/// The end of a wait for evidence.
 enum Waited<T> {
-    /// With evidence, or with the reason why this client gets none.
+    /// The wait ended with evidence, or with the reason why this client gets none.
     Final(T),
     /// Another client's wait for a permit, which this client shared, was too long, and nobody was
     /// asked. This client's own wait began later, and has not had its whole time.
@@ -32,7 +32,7 @@ enum Waited<T> {
 }
 
 impl<T> Waited<T> {
-    /// What a client has after a wait that was its last one.
+    /// Returns the part that a client has after its last wait.
     fn into_inner(self) -> T {
         match self {
             Self::Final(found) | Self::ForAnother(found) => found,

@@ -14,7 +14,7 @@ pub fn is_guarded(ip: IpAddr, allow: &[IpNet]) -> bool {
     guarded && !allow.iter().any(|net| net.contains(&ip))
 }
 
-/// Why a client's name must not lead to an address.
+/// Returns the reason why a client's name must not lead to an address.
 pub fn fault(ip: IpAddr) -> String {
     format!("{ip} is an internal address that upstream_allow does not list")
 }

@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 use eyelet_config::{Listener, ListenerKind};
 use eyelet_sys::{interfaces, socket};
 
-/// What loop detection knows about this process.
+/// The facts by which this process detects loops.
 #[derive(Clone)]
 pub struct Loops {
     listeners: Box<[SocketAddr]>,
@@ -28,7 +28,7 @@ struct Dials {
     suspects: OnceLock<DialTable>,
 }
 
-/// How a dial that may come back to us is recognized.
+/// The mark of a dial that may come back to us.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum DialMark<'a> {
     /// It goes to a configured address, which is no listener of ours.
@@ -64,7 +64,7 @@ const HELLO_HASHED_BYTES: usize = 128;
 /// One hop may be chance, if clients send the same hello. So many are a loop.
 pub const HOPS_MAX: u8 = 32;
 
-/// What a slot notes about a dial. Never 0: that is an unused slot.
+/// The note of a slot about a dial. Never 0: that is an unused slot.
 #[derive(Clone, Copy)]
 enum Kind {
     Ends = 1,
@@ -149,8 +149,8 @@ impl Loops {
             .is_some_and(|suspects| suspects.is_ours(client, local, is_connected))
     }
 
-    /// Whether we sent this hello from a port like `client`'s to where a client wanted to go. If
-    /// so, returns how often it had come back before.
+    /// Returns how often this hello had come back before, if we sent it from a port like `client`'s
+    /// to where a client wanted to go.
     pub fn hop_count(&self, client: SocketAddr, hello: &[u8]) -> Option<u8> {
         self.dials.suspects.get()?.hop_count(client, hello)
     }

@@ -1,4 +1,4 @@
-//! What a process and each of its workers need to look names up and to gather evidence.
+//! The parts of a process and of each of its workers that look names up and gather evidence.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use eyelet_config::Config;
 use eyelet_engine::worker::Worker;
 use eyelet_memory::budget::Budget;
 
-/// What all workers share.
+/// The part that all workers share.
 #[derive(Clone)]
 pub struct SharedNames {
     /// The checked configuration.
     pub config: Arc<Config>,
-    /// Where this process listens and whom it dialled, to notice loops.
+    /// The addresses at which this process listens and those that it dialled, to notice loops.
     pub loops: Loops,
     /// Evidence for names, and the addresses of names that are dialled.
     pub evidence: EvidenceStore,
@@ -32,7 +32,7 @@ pub struct SharedNames {
 
 /// The state of one worker.
 pub struct Names {
-    /// What all workers share.
+    /// The part that all workers share.
     pub shared: Arc<SharedNames>,
     /// The worker itself, for its clock.
     pub engine: Rc<Worker>,
@@ -57,8 +57,8 @@ impl Names {
         Self { shared, engine, resolver, resolvers, system }
     }
 
-    /// The same under a new configuration. It keeps its resolvers where they stay as they are, in
-    /// the configuration and in the system's files.
+    /// Returns the names under a new configuration. They keep their resolvers where they stay as
+    /// they are, in the configuration and in the system's files.
     #[must_use]
     pub fn reloaded(&self, shared: Arc<SharedNames>) -> Self {
         let (old, new) = (&self.shared.config, &shared.config);

@@ -37,12 +37,12 @@ impl Permits {
         Arc::new(Self { all, count, share, sources: Mutex::default() })
     }
 
-    /// How many permits there are.
+    /// The number of permits.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// How many permits one source may hold.
+    /// Returns the number of permits that one source may hold.
     pub fn share(&self) -> usize {
         self.share
     }

@@ -1,4 +1,4 @@
-//! How long a dial of one of several upstreams may take, and what its failure says.
+//! The time for a dial of one of several upstreams, and the meaning of its failure.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const DIALS_IN_TIME: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DialTime {
-    /// How long it may take.
+    /// The time that it may take.
     pub wait: Duration,
     /// The dials before it left less than its part.
     is_short: bool,

@@ -1,4 +1,4 @@
-//! Which version of the system's hosts and resolvers is in use. Resolvers that were made from
+//! The version of the system's hosts and resolvers that is in use. Resolvers that were made from
 //! another one are made anew.
 
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -63,7 +63,7 @@ impl Confined {
         Ok((confined, sockets))
     }
 
-    /// Who finds the command's programs, by the socket of its [`ConfinedSockets`].
+    /// Returns the finder of the command's programs, by the socket of its [`ConfinedSockets`].
     pub fn programs(&self, socket: Option<OwnedFd>) -> Option<Programs> {
         Programs::new(socket?, self.inside.id()).ok()
     }
@@ -98,7 +98,7 @@ impl Confined {
         }
     }
 
-    /// Whom signals to the command are sent to.
+    /// Returns the process that signals to the command are sent to.
     pub fn first(&self) -> First {
         First(self.first)
     }

@@ -53,7 +53,7 @@ impl ConfineStep {
     }
 }
 
-/// Why a command was not started. Nothing of it ran.
+/// The reason why a command was not started. Nothing of it ran.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}{}: {error}{}",
@@ -66,7 +66,7 @@ pub struct SandboxError {
     pub step: ConfineStep,
     /// The file or the port that it was about.
     pub about: Option<String>,
-    /// Why.
+    /// The reason.
     pub error: io::Error,
 }
 

@@ -18,8 +18,8 @@ use crate::secrets::SecretSources;
 use crate::watched::WatchFault;
 use crate::{ChangedSources, POLL, Served, UNWATCHED_POLL};
 
-/// How long after a configuration was read the same bytes are tried again. A look comes a little
-/// later or earlier than [`POLL`] after the one before.
+/// The time after a configuration was read until the same bytes are tried again. A look comes a
+/// little later or earlier than [`POLL`] after the one before.
 const RETRY: Duration = POLL.saturating_sub(UNWATCHED_POLL);
 /// Most replaced files that one look logs by name.
 const LOGGED_MAX: usize = 8;
@@ -37,14 +37,14 @@ pub struct SourceFiles {
     notes: Notes,
 }
 
-/// What is logged and counted of the files.
+/// The notes in the log, and the counts, of the files.
 struct Notes {
     counters: Arc<Counters>,
     /// The last fault of each file that has one.
     faults: HashMap<PathBuf, String>,
     /// Files that were read although their writers have not closed them.
     overdue: HashSet<PathBuf>,
-    /// Why not everything is watched.
+    /// The reason why not everything is watched.
     watch_fault: Option<String>,
     /// Files that were replaced in this look.
     replaced: usize,

@@ -28,27 +28,28 @@ use eyelet_tls::server::ServerConfigs;
 use files::SourceFiles;
 use watched::Watched;
 
-/// How long after the last event files are read: a certificate and its key are two files, and
+/// The time after the last event until files are read: a certificate and its key are two files, and
 /// whoever writes them takes some milliseconds from one to the other.
 const QUIET: Duration = Duration::from_millis(200);
-/// How long after the first event they are read even if more events come.
+/// The time after the first event until they are read even if more events come.
 const QUIET_MAX: Duration = Duration::from_secs(2);
-/// How often all files are looked at without an event: network file systems have none.
+/// The interval at which all files are looked at without an event: network file systems have none.
 const POLL: Duration = Duration::from_secs(60);
-/// That time while a folder cannot be watched. A look compares device, inode, length and times.
+/// The interval of looks while a folder cannot be watched. A look compares device, inode, length
+/// and times.
 const UNWATCHED_POLL: Duration = Duration::from_secs(5);
 /// A look may take this part of the time at most. One at 100,000 files takes a fifth of a second,
 /// and another program may change files without end.
 const LOOK_PART: u32 = 20;
 
-/// What serves, and the files that it was made from.
+/// The configuration that serves, and the files that it was made from.
 #[derive(Clone)]
 pub struct Served {
     /// The configuration.
     pub config: Arc<Config>,
-    /// What was made of its certificates.
+    /// The configurations made of its certificates.
     pub tls: Arc<ServerConfigs>,
-    /// What was made of the roots of its upstreams.
+    /// The configurations made of the roots of its upstreams.
     pub upstream_tls: Arc<ClientConfigs>,
     /// The roots for evidence, if a rule needs them.
     pub evidence_roots: Option<Arc<EvidenceRoots>>,
@@ -56,7 +57,7 @@ pub struct Served {
     pub secrets: Option<Arc<Secrets>>,
 }
 
-/// What the program has to do after files have changed.
+/// The work for the program after files have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangedSources {
     /// A list was replaced: what was decided by the old one does not hold any more.
@@ -72,7 +73,7 @@ pub struct ChangedSources {
 }
 
 impl ChangedSources {
-    /// What either has. `other` is the newer.
+    /// Returns the work of either. `other` is the newer.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self {
@@ -143,7 +144,7 @@ impl Drop for SourceWatcher {
     }
 }
 
-/// When the files are looked at next.
+/// The time of the next look at the files.
 struct Due {
     /// The first and the last event since the last look.
     events: Option<(Instant, Instant)>,
@@ -180,7 +181,7 @@ impl Due {
     }
 }
 
-/// The thread.
+/// The body of the thread.
 fn run(orders: &Mutex<Orders>, note: &dyn Fn(ChangedSources)) {
     let (mut files, mut watched) = (None, Watched::default());
     let mut due = Due::at_once(Instant::now());

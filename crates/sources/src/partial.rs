@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long after its first write a file waits to be closed. A writer needs seconds. One that keeps
-/// a file open, such as a program that appends to a list for days, must not keep Eyelet from it.
+/// The time after its first write for which a file waits to be closed. A writer needs seconds. One
+/// that keeps a file open, such as a program that appends to a list for days, must not keep Eyelet
+/// from it.
 pub const PARTIAL_MAX: Duration = Duration::from_secs(60);
 
 /// The state of a file that may be in writing.

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eyelet_sys::inotify::{Change, Contents, Inotify, WaitEnder, WatchedFolder};
+use eyelet_sys::inotify::{self, Change, Contents, Inotify, WaitEnder, WatchedFolder};
 
 use crate::partial::{PARTIAL_MAX, PartialFiles};
 
@@ -36,7 +36,7 @@ pub struct Watched {
     hasher: RandomState,
 }
 
-/// Why not everything is watched.
+/// The reason why not everything is watched.
 #[derive(Debug)]
 pub struct WatchFault {
     /// The first folder that cannot be watched. `None`: none can.
@@ -48,9 +48,12 @@ impl fmt::Display for WatchFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { folder, error } = self;
         match folder {
-            Some(folder) => write!(f, "the folder {} cannot be watched: {error}", folder.display()),
-            None => write!(f, "no folder can be watched, because inotify fails: {error}"),
+            Some(folder) => {
+                write!(f, "the folder {} cannot be watched: {error}", folder.display())?
+            }
+            None => write!(f, "no folder can be watched, because inotify fails: {error}")?,
         }
+        f.write_str(inotify::hint(error))
     }
 }
 
@@ -80,7 +83,7 @@ impl Watched {
         &self.partial
     }
 
-    /// When the next file that is still being written is read nevertheless.
+    /// Returns the time at which the next file that is still being written is read nevertheless.
     pub fn next_overdue(&self, now: Instant) -> Option<Instant> {
         let overdue = self.written.values().map(|since| *since + PARTIAL_MAX);
         overdue.filter(|at| *at > now).min()

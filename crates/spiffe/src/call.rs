@@ -14,8 +14,8 @@ use crate::grpc::{HEAD_BYTES, Messages};
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 16 << 10;
-/// How long the first message may take, which an agent sends "as soon as possible, without delay"
-/// (section 4.3), and each other one from its first byte to its last.
+/// The time that the first message may take, which an agent sends "as soon as possible, without
+/// delay" (section 4.3), and each other one from its first byte to its last.
 const MESSAGE_WAIT: Duration = Duration::from_secs(10);
 /// The time that a write may take: all that is written is less than a socket's buffer.
 const WRITE_WAIT: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ pub struct Call {
     filled: usize,
     out: Vec<u8>,
     answer: Answer,
-    /// When the message that is waited for, or has begun, must be whole.
+    /// The time at which the message that is waited for, or has begun, must be whole.
     due: Option<Instant>,
 }
 

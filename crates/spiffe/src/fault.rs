@@ -1,10 +1,10 @@
-//! Why the Workload API gives nothing that can be used.
+//! The reason why the Workload API gives nothing that can be used.
 
 use std::io;
 use std::time::Duration;
 
-use eyelet_config::spiffe::id::SpiffeIdFault;
 use eyelet_h2::ErrorCode;
+use eyelet_pki::spiffe::id::SpiffeIdFault;
 use eyelet_tls::workload::WorkloadFault;
 use thiserror::Error;
 

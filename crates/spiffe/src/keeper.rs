@@ -8,8 +8,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use eyelet_config::certificate::date;
 use eyelet_config::{Config, SpiffeSettings};
+use eyelet_pki::certificate::date;
 use eyelet_tls::certificates::CertificateMaker;
 use eyelet_tls::workload::{SvidLack, Workload, WorkloadIdentity};
 use parking_lot::Mutex;
@@ -18,7 +18,8 @@ use crate::call::Call;
 use crate::fault::{CallFault, MessageFault};
 use crate::message;
 
-/// How long the start waits for the first message, so that the first clients have a certificate.
+/// The time for which the start waits for the first message, so that the first clients have a
+/// certificate.
 const START_WAIT: Duration = Duration::from_secs(2);
 /// Before the second call; each further wait is twice as long.
 const RETRY_MIN: Duration = Duration::from_millis(250);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::str::FromStr;
 
-use eyelet_config::certificate;
-use eyelet_config::spiffe::id::{SpiffeId, TrustDomain};
+use eyelet_pki::certificate;
+use eyelet_pki::spiffe::id::{SpiffeId, TrustDomain};
 use eyelet_tls::workload::WorkloadParts;
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use zeroize::Zeroizing;
@@ -134,7 +134,7 @@ fn map_entry(message: &[u8]) -> Result<(&[u8], &[u8]), MessageFault> {
     Ok(entry)
 }
 
-fn parse<T: FromStr<Err = eyelet_config::spiffe::id::SpiffeIdFault>>(
+fn parse<T: FromStr<Err = eyelet_pki::spiffe::id::SpiffeIdFault>>(
     text: &[u8],
 ) -> Result<T, MessageFault> {
     let clipped = || String::from_utf8_lossy(&text[..text.len().min(64)]).into_owned();

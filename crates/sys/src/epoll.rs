@@ -11,7 +11,7 @@ pub struct Epoll {
     fd: OwnedFd,
 }
 
-/// What a descriptor reported.
+/// A descriptor's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The token given at registration.

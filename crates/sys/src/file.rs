@@ -226,7 +226,7 @@ impl OwnFolder {
         Ok(Self(folder.into()))
     }
 
-    /// As [`OwnFolder::open`], and no other user may look into it.
+    /// Opens as [`OwnFolder::open`], and no other user may look into it.
     pub fn open_private(path: &Path) -> io::Result<Self> {
         let folder = Self::open(path)?;
         check_private(fs::fstat(&folder.0)?.st_mode, "look into the folder", 700)?;
@@ -268,7 +268,7 @@ impl OwnFolder {
         read(&file, metadata.len(), bytes_max)
     }
 
-    /// How long ago a file was changed. A time in the future is none.
+    /// Returns the age of a file since its last change. A time in the future is none.
     pub fn age(&self, name: &str) -> io::Result<Duration> {
         let stat = fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let changed = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
@@ -289,8 +289,8 @@ impl OwnFolder {
         self.write_beside(beside, content, Kept::WithPower, replace)
     }
 
-    /// As [`OwnFolder::write`], but only if there is no such file. `false`: there is one, and it
-    /// stays. Of several processes one wins (link(2)). Each needs its own `beside`.
+    /// Writes as [`OwnFolder::write`], but only if there is no such file. `false`: there is one,
+    /// and it stays. Of several processes one wins (link(2)). Each needs its own `beside`.
     pub fn create(&self, name: &str, beside: &str, content: &[u8]) -> io::Result<bool> {
         let mut is_first = true;
         let link = || match fs::linkat(&self.0, beside, &self.0, name, AtFlags::empty()) {

@@ -13,6 +13,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
+/// Returns the setting that an error of [`Inotify`] is about, in brackets. The system's own words
+/// for these limits are about disks and files.
+pub fn hint(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::NOSPC) => " (raise fs.inotify.max_user_watches)",
+        Some(Errno::MFILE) => " (raise fs.inotify.max_user_instances, or ulimit -n)",
+        _ => "",
+    }
+}
+
 /// Everything that makes a name lead to another file or to other contents. A file that is written
 /// counts when it is closed. `ATTRIB`: a file that could not be read may be readable now.
 /// `MASK_ADD`: a folder that is watched already keeps its other events.
@@ -25,7 +35,7 @@ const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::MASK_ADD);
-/// What ends the writing of a file, or leads the name elsewhere.
+/// The events that end the writing of a file, or lead the name elsewhere.
 const WHOLE: ReadFlags = ReadFlags::CLOSE_WRITE
     .union(ReadFlags::MOVED_FROM)
     .union(ReadFlags::MOVED_TO)
@@ -56,7 +66,7 @@ pub enum Change<'a> {
     Unknown,
 }
 
-/// What an event says of a file's contents.
+/// The news of an event about a file's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Somebody writes it, and has not closed it. Only [`Inotify::watch_writes`] has this.
@@ -183,6 +193,13 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn limits_are_named_by_their_settings() {
+        assert!(hint(&Errno::NOSPC.into()).contains("fs.inotify.max_user_watches"));
+        assert!(hint(&Errno::MFILE.into()).contains("fs.inotify.max_user_instances"));
+        assert_eq!(hint(&Errno::ACCESS.into()), "");
+    }
 
     #[test]
     fn names_of_a_folder_are_told_and_a_wait_can_be_ended() {

@@ -1,4 +1,4 @@
-//! Which addresses belong to this host, where it has routes to, and how many local ports it has.
+//! The addresses of this host, its routes, and the number of its local ports.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};

@@ -25,10 +25,10 @@ const CARRIER_MESSAGES_MAX: usize = 64;
 const RECORDING_BYTES_MAX: u64 = 1 << 30;
 /// Room for a message's descriptors and for the short messages after the last large one.
 const END_BYTES: usize = 64 << 10;
-/// How long a carrier may take to accept a message. It has room for all of its messages.
+/// The time that a carrier may take to accept a message. It has room for all of its messages.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a recording begins with: a magic number and the version of the frames.
+/// The first bytes of a recording: a magic number and the version of the frames.
 const MAGIC: [u8; 5] = *b"EYST\x01";
 /// Before each body: the kind, the number of descriptors and the length of the body, in big-endian
 /// order. The cookies of the descriptors follow.
@@ -45,13 +45,13 @@ const SEALS: SealFlags =
 pub struct Recorder {
     file: File,
     bytes: u64,
-    /// Where descriptors go now, and how many more messages fit there.
+    /// The carrier to which descriptors go now, and the number of messages that still fit there.
     open: Option<(Channel, usize)>,
     carriers: Vec<OwnedFd>,
     carriers_max: usize,
-    /// As many descriptors on their way as a message has at most. The kernel compares the number on
-    /// its way before it adds a message (ETOOMANYREFS, unix(7)), so the recording may exceed the
-    /// limit by one. Without these it does not: the carriers themselves can be sent.
+    /// Keeps as many descriptors on their way as a message has at most. The kernel compares the
+    /// number on its way before it adds a message (ETOOMANYREFS, unix(7)), so the recording may
+    /// exceed the limit by one. Without these it does not: the carriers themselves can be sent.
     reserve: (Channel, OwnedFd),
 }
 
@@ -181,13 +181,13 @@ impl Recorder {
 pub struct Recording {
     file: File,
     length: u64,
-    /// Where the next frame begins. The file's own position is shared with all who hold it.
+    /// The offset of the next frame. The file's own position is shared with all who hold it.
     at: u64,
     /// The files of the recordings that follow, with their lengths.
     others: Vec<(File, u64)>,
     carriers: Vec<(u64, OwnedFd)>,
     open: Option<Channel>,
-    /// Why the first carrier that failed did.
+    /// The reason why the first carrier that failed did.
     fault: Option<io::Error>,
 }
 
@@ -260,8 +260,8 @@ impl Recording {
         }
     }
 
-    /// Why a carrier cannot be read, since the last call: another user has made it, or a socket is
-    /// not the one that was recorded. None of its further descriptors is received.
+    /// Takes the reason why a carrier cannot be read, since the last call: None of its further
+    /// descriptors is received.
     pub fn take_fault(&mut self) -> Option<io::Error> {
         self.fault.take()
     }

@@ -1,5 +1,5 @@
-//! What a service manager such as systemd is told (sd_notify(3)), is given to keep, and passes
-//! (sd_listen_fds(3)). Without one nothing happens.
+//! Speaks with a service manager such as systemd: what it is told (sd_notify(3)), is given to keep,
+//! and passes (sd_listen_fds(3)). Without one nothing happens.
 
 use std::env;
 use std::io::{self, ErrorKind, IoSlice, Read};
@@ -23,11 +23,11 @@ use crate::channel::{DESCRIPTORS_MAX, FLIGHT_STEP, timed};
 pub const STORE_NAME: &str = "eyelet-connections";
 /// The name of the socket that shows whether the manager keeps descriptors.
 const PROBE_NAME: &str = "eyelet-probe";
-/// How long the manager may take to close what it does not keep, after it has read the message:
-/// systemd closes some descriptors on a thread of its own.
+/// The time that the manager may take to close what it does not keep, after it has read the
+/// message: systemd closes some descriptors on a thread of its own.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long the manager may take to take a message, or to answer that it has taken all of them. It
-/// does nothing else for long, but the machine may be busy.
+/// The time that the manager may take to accept a message, or to answer that it has taken all of
+/// them. It does nothing else for long, but the machine may be busy.
 const MANAGER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The process is ready: it serves, or a reload is over.
@@ -57,9 +57,9 @@ fn tell(state: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(state);
 }
 
-/// How many descriptors the manager keeps for this service, as `$FDSTORE` says: systemd 254 and
-/// later sets it where the unit has `FileDescriptorStoreMax=`. A unit may also set it by itself, so
-/// [`keeps`] asks the manager. `None`: it keeps none, or nobody says so.
+/// Returns the number of descriptors that the manager keeps for this service, as `$FDSTORE` says:
+/// systemd 254 and later sets it where the unit has `FileDescriptorStoreMax=`. A unit may also set
+/// it by itself, so [`keeps`] asks the manager. `None`: it keeps none, or nobody says so.
 pub fn kept_max() -> Option<usize> {
     env::var_os("NOTIFY_SOCKET")?;
     env::var("FDSTORE").ok()?.parse().ok().filter(|max| *max > 0)
@@ -163,16 +163,16 @@ fn send(state: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     }
 }
 
-/// What the manager has passed to this process at its start.
+/// The descriptors that the manager has passed to this process at its start.
 #[derive(Debug, Default)]
 pub struct PassedDescriptors {
-    /// What an earlier process of the service gave it to [`keep`].
+    /// The descriptors that an earlier process of the service gave it to [`keep`].
     pub kept: Vec<OwnedFd>,
     /// The others: its listening sockets, each with its name.
     pub others: Vec<(String, OwnedFd)>,
 }
 
-/// What the manager has passed. Call it once, at the start.
+/// Returns the descriptors that the manager has passed. Call it once, at the start.
 ///
 /// # Errors
 /// If the manager's variables cannot be read.

@@ -108,7 +108,7 @@ pub fn keepalive(fd: impl AsFd, idle: Duration) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepidle(fd, idle)?)
 }
 
-/// Who connected.
+/// The peer that connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketPeer {
     /// By TCP, from this address.
@@ -130,7 +130,7 @@ pub fn accept(listener: impl AsFd) -> io::Result<(OwnedFd, SocketPeer)> {
     Ok((fd, peer))
 }
 
-/// Who is at the other end of an accepted socket. `None`: it is not connected any more.
+/// Returns the peer at the other end of an accepted socket. `None`: it is not connected any more.
 pub fn peer(fd: impl AsFd) -> Option<SocketPeer> {
     peer_at(&fd, rustix::net::getpeername(&fd).ok()?).ok()
 }
@@ -142,7 +142,8 @@ fn peer_at(fd: impl AsFd, address: Option<SocketAddrAny>) -> io::Result<SocketPe
     }
 }
 
-/// Who connected to a Unix socket. rustix has no value for the process 0 of another namespace.
+/// Returns the peer that connected to a Unix socket. rustix has no value for the process 0 of
+/// another namespace.
 fn local_peer(fd: impl AsFd) -> io::Result<SocketPeer> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of_val(&who) as libc::socklen_t;
@@ -190,7 +191,7 @@ pub fn local_address(fd: impl AsFd) -> io::Result<SocketAddr> {
     Ok(inet(rustix::net::getsockname(fd)?).ok_or(Errno::AFNOSUPPORT)?)
 }
 
-/// Whether `descriptor` is, at this moment, a TCP socket of this process from `from` to `to` that
+/// True if `descriptor` is, at this moment, a TCP socket of this process from `from` to `to` that
 /// has received no byte. The number may be closed by now, or another socket.
 pub fn is_fresh_dial(descriptor: RawFd, from: SocketAddr, to: SocketAddr) -> bool {
     is_named(descriptor, libc::getsockname, from)
@@ -285,7 +286,7 @@ pub fn connect(fd: impl AsFd, to: SocketAddr) -> io::Result<bool> {
     }
 }
 
-/// Whether a connect has succeeded. `false`: it has failed, or is still under way.
+/// True if a connect has succeeded. `false`: it has failed, or is still under way.
 pub fn is_connected(fd: impl AsFd) -> bool {
     rustix::net::getpeername(fd).is_ok()
 }

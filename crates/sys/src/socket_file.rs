@@ -46,7 +46,7 @@ impl SocketFile {
         self.is_own.store(is_own, Relaxed);
     }
 
-    /// Which file it is.
+    /// Returns the identity of the file.
     pub fn identity(&self) -> Identity {
         self.identity
     }
@@ -109,7 +109,8 @@ impl SocketFile {
         }
     }
 
-    /// Where it is put aside: beside its path, under a name that no other socket has.
+    /// Returns the path at which it is put aside: beside its own, under a name that no other socket
+    /// has.
     fn aside(&self) -> PathBuf {
         let mut aside = self.path.clone().into_os_string();
         aside.push(format!(".{}", self.identity.1));

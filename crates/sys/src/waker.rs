@@ -31,7 +31,7 @@ pub fn counting_waker() -> Waker {
     unsafe { Waker::new(ptr::null(), &COUNTING_VTABLE) }
 }
 
-/// How often such a waker was cloned or woken on this thread.
+/// Returns how often such a waker was cloned or woken on this thread.
 pub fn used() -> u64 {
     USED.get()
 }

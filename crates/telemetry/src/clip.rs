@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 /// Most bytes of such a text: four of the longest DNS names. A log line has several.
 pub const CLIPPED_BYTES_MAX: usize = 1 << 10;
-/// What a text ends with that was cut.
+/// The end of a text that was cut.
 const ELLIPSIS: &str = "…";
 
 /// The text, or its beginning and an ellipsis. No more of it is ever written to memory.

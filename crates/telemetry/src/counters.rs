@@ -184,7 +184,7 @@ counters! {
     flow_datagrams_dropped,
     /// Connections that ended before their rule's action began.
     failed,
-    /// The same, because the client left.
+    /// Connections that ended before their rule's action began, because the client left.
     left,
 }
 

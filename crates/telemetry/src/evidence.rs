@@ -20,25 +20,25 @@ pub struct Evidence {
     is_imported: bool,
 }
 
-/// What a log entry shows of a name's addresses.
+/// The addresses of a name, for a log entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AddressEvidence {
-    /// At most eight addresses of the last answer.
+    /// The addresses of the last answer, at most eight.
     pub addresses: Box<[IpAddr]>,
-    /// When that answer arrived.
+    /// The time at which that answer arrived.
     pub at_unix_ms: u64,
 }
 
-/// What a log entry shows of a certificate.
+/// The facts of a certificate, for a log entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateEvidence {
-    /// At most eight names.
+    /// The names, at most eight.
     pub names: Box<[Box<str>]>,
     /// The issuer's whole name.
     pub issuer: Box<str>,
-    /// What is wrong with it.
+    /// The fault of it.
     pub fault: Option<Box<str>>,
-    /// When the server showed it.
+    /// The time at which the server showed it.
     pub at_unix_ms: u64,
 }
 

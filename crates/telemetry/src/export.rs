@@ -1,5 +1,5 @@
 //! A connection's info in a form for another process: plain values and texts, which a change of the
-//! types in memory does not change. docs/handover-format.md describes it.
+//! types in memory does not change. crates/handover/README.md describes it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const REGISTERED_BYTES_MAX: usize = 64;
 /// Most bytes that a connection can have moved one way, so that no sum overflows: 4 EiB.
 const MOVED_MAX: u64 = 1 << 62;
 
-/// Why the form is not a connection's info.
+/// The reason why the form is not a connection's info.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InfoFault {
     /// A text is longer than [`TEXT_BYTES_MAX`], or a list than [`ITEMS_MAX`].
@@ -65,12 +65,12 @@ pub struct InfoV1<'a> {
     pub bytes_to_upstream: u64,
     /// Bytes written to the client.
     pub bytes_to_client: u64,
-    /// What was decided.
+    /// The decision.
     #[serde(borrow)]
     pub decided: DecidedV1<'a>,
 }
 
-/// What was decided, and by which facts.
+/// The decision, and the facts for it.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub struct DecidedV1<'a> {
     /// The listener: its index in its configuration, and its name.
@@ -86,7 +86,7 @@ pub struct DecidedV1<'a> {
     pub connect: Option<&'a str>,
     /// True if it came from the process itself.
     pub is_handed: bool,
-    /// How often it may have come back to the process.
+    /// The number of times that it may have come back to the process.
     pub hop_count: u8,
     /// The client's destination.
     pub destination: Option<SocketAddr>,
@@ -104,14 +104,15 @@ pub struct DecidedV1<'a> {
     pub ech: bool,
     /// The code of the version.
     pub tls_version: Option<u16>,
-    /// Which authorities have vouched for the client's certificate; 0: none was asked for.
+    /// The digest that names the authorities that have vouched for the client's certificate; 0:
+    /// none was asked for.
     pub client_roots: u64,
     /// True if HTTP/2 was negotiated for an HTTP upstream.
     pub http2: bool,
     /// The upstream that was dialled.
     #[serde(borrow)]
     pub upstream: Option<UpstreamV1<'a>>,
-    /// What the peers negotiated about TLS compression.
+    /// The agreement of the peers about TLS compression.
     pub tls_compression: Option<TlsCompressionV1>,
     /// The evidence that rules have asked for.
     #[serde(borrow)]
@@ -160,7 +161,7 @@ pub struct EvidenceV1<'a> {
     /// The certificate that the destination has shown.
     #[serde(borrow)]
     pub certificate: Option<CertificateV1<'a>>,
-    /// What is unknown, and why.
+    /// The facts that are unknown, with the reasons.
     #[serde(borrow)]
     pub unknown: Vec<&'a str>,
 }
@@ -172,7 +173,7 @@ pub struct CertificateV1<'a> {
     pub names: Vec<&'a str>,
     /// The issuer's whole name.
     pub issuer: &'a str,
-    /// What is wrong with it.
+    /// The fault of it.
     pub fault: Option<&'a str>,
     /// Its age at the connection's start, in milliseconds.
     pub age_ms: u64,
@@ -201,7 +202,7 @@ impl<'a> UpstreamTlsV5<'a> {
         }
     }
 
-    /// What was agreed on.
+    /// Returns the agreement.
     ///
     /// # Errors
     /// A text that is too long, or a name that the access line could not show as it is.

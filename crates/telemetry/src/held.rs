@@ -1,4 +1,4 @@
-//! What became of a connection that was held: who decided, how, and how long it waited.
+//! The fate of a connection that was held: who decided, how, and how long it waited.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ named! {
 }
 
 named! {
-    /// Who decides held connections.
+    /// The one who decides held connections.
     HeldBy {
         /// A person, at the admin server.
         Page = "page",
@@ -35,6 +35,6 @@ pub struct HeldInfo {
     pub ms: u32,
     /// The verdict.
     pub verdict: HeldVerdict,
-    /// Who gave it.
+    /// The one who gave it.
     pub by: HeldBy,
 }

@@ -10,7 +10,7 @@ pub const BOUNDS_US: [u64; 16] = [
     1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
 
-/// How many bounds are below the least number of so many bits: from there on one comparison finds
+/// The number of bounds below the least number of so many bits: from there on one comparison finds
 /// the bucket, because a bound is at least twice the one before.
 const BELOW: [u8; 65] = {
     let (mut below, mut bits) = ([0; 65], 1);
@@ -31,15 +31,15 @@ const BUCKETS: usize = BOUNDS_US.len() + 1;
 /// The cells of one worker. Only that worker writes them.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// How many durations are in each bucket, and in no bucket below it.
+    /// The number of durations in each bucket, and in no bucket below it.
     buckets: [Cell; BUCKETS],
     sum_us: Cell,
 }
 
-/// What was counted.
+/// The counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HistogramValues {
-    /// How many durations are in each bucket, and in no bucket below it.
+    /// The number of durations in each bucket, and in no bucket below it.
     pub buckets: [u64; BUCKETS],
     /// The sum of all durations, in microseconds.
     pub sum_us: u64,
@@ -71,7 +71,7 @@ impl Histogram {
     }
 }
 
-/// How many bounds are below `us`.
+/// Returns the number of bounds below `us`.
 #[inline]
 fn bucket(us: u64) -> usize {
     let bits = u64::BITS - us.leading_zeros();

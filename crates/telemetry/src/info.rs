@@ -50,7 +50,7 @@ named! {
 pub struct End {
     /// The way in which it ended.
     pub outcome: Outcome,
-    /// Why it ended.
+    /// The reason of the end.
     pub reason: Reason,
 }
 
@@ -74,7 +74,7 @@ pub enum AskedBy {
     Socks,
 }
 
-/// Who named a connection's destination.
+/// The source of a connection's destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DestinationSource {
     /// The kernel: the client's packets were routed there before they were intercepted.
@@ -87,7 +87,7 @@ pub enum DestinationSource {
     Hello,
 }
 
-/// Who asks a proxy. Serialized as the access log has it.
+/// The client of a proxy. Serialized as the access log has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct KnownClient {
     /// The user that the client has named, with a token that was right.
@@ -121,7 +121,7 @@ pub struct Decided {
     pub listener: u16,
     /// The target of its CONNECT request, as `host:port`.
     pub connect: Option<Name>,
-    /// Who asked, if rules know the clients of a proxy. It stays in this process.
+    /// The client of a proxy, if rules know it. It stays in this process.
     pub requester: Option<Arc<KnownClient>>,
     /// True if it came from this process: from one listener to another, or back to the same one.
     pub is_handed: bool,
@@ -129,7 +129,7 @@ pub struct Decided {
     pub hop_count: u8,
     /// The client's destination, if a rule asked for it.
     pub destination: Option<SocketAddr>,
-    /// Who named the destination.
+    /// The source of the destination.
     pub destination_source: DestinationSource,
     /// The name in the hello.
     pub sni: Option<Box<str>>,
@@ -158,7 +158,7 @@ pub struct Decided {
     pub upstream: Option<UpstreamName>,
     /// The terms that Eyelet and a `tls://` upstream agreed on.
     pub upstream_tls: Option<Arc<UpstreamTlsInfo>>,
-    /// Where the connection is counted, if its upstream is one of several. It stays in this
+    /// The counters of the connection, if its upstream is one of several. They stay in this
     /// process: an upgrade begins with all upstreams up and nothing open at them.
     pub counted_at: Option<CountedAt>,
     /// The result of the peers' negotiation about TLS compression.
@@ -167,7 +167,7 @@ pub struct Decided {
     pub shadow: Vec<(u32, Outcome)>,
     /// The evidence that rules have asked for.
     pub evidence: Option<Evidence>,
-    /// If it was held: what became of it. It stays in this process.
+    /// The fate of the connection, if it was held. It stays in this process.
     pub held: Option<HeldInfo>,
 }
 
@@ -200,7 +200,7 @@ impl Heap for Decided {
 }
 
 impl Decided {
-    /// Says if somebody chose the destination freely, by CONNECT, in a PROXY header or by a name.
+    /// True if somebody chose the destination freely, by CONNECT, in a PROXY header or by a name.
     /// Such a destination may lead where the kernel would route no packet of theirs, as to
     /// loopback.
     pub fn is_chosen(&self) -> bool {
@@ -211,7 +211,7 @@ impl Decided {
         self.connect.is_some() || is_said
     }
 
-    /// Says if the destination may be chosen freely. `accepts_proxy_headers`: the listener of the
+    /// True if the destination may be chosen freely. `accepts_proxy_headers`: the listener of the
     /// connection takes PROXY headers, so another process may have read the destination from one.
     pub fn may_be_chosen(&self, accepts_proxy_headers: bool) -> bool {
         let is_unknown = self.destination_source == DestinationSource::Imported;

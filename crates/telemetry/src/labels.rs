@@ -1,4 +1,4 @@
-//! What a configuration calls its listeners and rules. Access lines need it for as long as a
+//! The names of a configuration's listeners and rules. Access lines need them for as long as a
 //! connection lives, which may be longer than the configuration. Nothing else of one is kept.
 
 use std::hash::{Hash, Hasher};
@@ -39,7 +39,7 @@ impl Labels {
         Self(Some(Rc::new(SharedInfo::Imported(Imported { listener, rules }))))
     }
 
-    /// Which configuration of this process decided; 0 if none did.
+    /// Returns the number of the configuration of this process that decided; 0 if none did.
     pub fn generation(&self) -> u64 {
         match self.0.as_deref() {
             Some(SharedInfo::Own { generation, .. }) => *generation,
@@ -52,7 +52,7 @@ impl Labels {
         self.0.is_some()
     }
 
-    /// What a listener is called: its name, or else its address.
+    /// Returns the listener's name, or else its address.
     pub fn listener(&self, index: u16) -> &str {
         match self.0.as_deref() {
             Some(SharedInfo::Own { listeners, .. }) => {
@@ -79,7 +79,7 @@ impl Labels {
         }
     }
 
-    /// What a rule is called.
+    /// Returns the rule's name.
     pub fn rule(&self, index: u32) -> &str {
         match self.0.as_deref() {
             Some(SharedInfo::Own { rules, .. }) => rules.get(index),

@@ -1,4 +1,4 @@
-//! What is known and counted about a connection: its info and its end, the evidence for its name,
+//! The facts and the counts of a connection: its info and its end, the evidence for its name,
 //! counters, and the access log. No I/O except the log writer's thread.
 
 #![forbid(unsafe_code)]

@@ -111,7 +111,8 @@ pub enum ConnectionKind {
 pub struct Seen {
     /// Its stage.
     pub state: State,
-    /// When the dial of its upstream began, which waits: nanoseconds of the worker's clock.
+    /// The time at which the dial of its upstream began, which waits: nanoseconds of the worker's
+    /// clock.
     pub dials_since_ns: Option<u64>,
     id: u64,
     started_unix_ns: u64,

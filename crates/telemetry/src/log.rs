@@ -28,7 +28,7 @@ use line::{Line, Opening};
 use queue::{Batch, Drain, Fill};
 use text::Colour;
 
-/// How long the process waits for the log's reader when it ends.
+/// The time for which the process waits for the log's reader when it ends.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of lines at which a worker flushes its batch; otherwise it does so at the next tick.
 const BATCH_BYTES: usize = 16 << 10;
@@ -141,7 +141,7 @@ impl Log {
     }
 }
 
-/// Where lines go, and what they look like.
+/// The queue of lines, and their style.
 #[derive(Clone)]
 pub struct Lines {
     /// `None` if the log is off.
@@ -149,7 +149,7 @@ pub struct Lines {
     style: Style,
 }
 
-/// What lines look like.
+/// The style of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     Json,
@@ -244,7 +244,7 @@ impl Writer {
         std::fs::metadata(path).is_ok_and(|there| FileId::of(&there) != opened)
     }
 
-    /// Where its lines come from.
+    /// Returns the queue of its lines.
     pub fn lines(&self) -> Lines {
         Lines { queue: self.queue.clone(), style: self.style }
     }
@@ -286,7 +286,7 @@ impl Writer {
     }
 }
 
-/// Which file it is, whatever its name.
+/// The identity of a file, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -316,7 +316,7 @@ fn write_all(out: Box<dyn Write + Send>, batches: Drain, counters: &Counters) {
     }
 }
 
-/// Where the lines go. A disk that is full may have room again.
+/// The output of the lines. A disk that is full may have room again.
 struct Output<W> {
     out: W,
     /// Lines lost since writing failed.

@@ -1,5 +1,5 @@
-//! Why a connection or a request ended, as one typed value. Counters, the access log, TLS alerts
-//! and HTTP statuses are derived from it. Its text is for people: no code depends on it.
+//! The reason why a connection or a request ended, as one typed value. Counters, the access log,
+//! TLS alerts and HTTP statuses are derived from it. Its text is for people: no code depends on it.
 
 mod error;
 pub(crate) mod named;
@@ -20,7 +20,7 @@ pub use parts::{
     RateLimit, SecondHello, ServerFault, Shed, Stage, StreamFlood, UserLack, When,
 };
 
-/// Why a connection or a request ended. docs/access-log.md has a table of all of them.
+/// The reason why a connection or a request ended. docs/access-log.md has a table of all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The client was redirected to https://, because the other ACME client gave no answer to its
@@ -163,7 +163,7 @@ pub enum Reason {
 pub struct LacksFacts {
     /// The refusal without these facts.
     pub refusal: Reason,
-    /// Why the destination is not known.
+    /// The reason why the destination is not known.
     pub no_destination: Option<Reason>,
     /// The evidence that is unknown, and why.
     pub unknown: Box<[Box<str>]>,
@@ -266,7 +266,7 @@ impl Reason {
         }
     }
 
-    /// Who can do something about it.
+    /// Returns the party that can do something about it.
     pub fn whose(&self) -> Party {
         match self {
             Self::Http2(peer, _) | Self::Io(peer, _) => match peer {

@@ -1,4 +1,4 @@
-//! What the access log shows of a request and of its response's coding.
+//! The facts of a request and of its response's coding for the access log.
 
 use eyelet_wire::traceparent::{SpanId, TraceId};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::held::HeldInfo;
 use crate::upstream_tls::UpstreamTlsInfo;
 
-/// What a log entry shows of a request.
+/// The facts of a request for a log entry.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RequestInfo<'a> {
     pub method: &'a str,
@@ -17,19 +17,19 @@ pub struct RequestInfo<'a> {
     /// Milliseconds to the response's head, from the request's last byte, or from the end of its
     /// head if the upstream was faster.
     pub upstream_ms: Option<u64>,
-    /// Who was asked. A connection's requests may go to different upstreams.
+    /// The upstream that was asked. A connection's requests may go to different upstreams.
     #[serde(skip)]
     pub upstream: Option<&'a str>,
-    /// What the connection to it agreed on, if that is by TLS.
+    /// The agreement of the connection to it, if that is by TLS.
     #[serde(skip)]
     pub upstream_tls: Option<&'a UpstreamTlsInfo>,
-    /// How the response's body was coded.
+    /// The coding of the response's body.
     #[serde(skip)]
     pub coded: Coded,
     /// Its place in its trace, if it is traced.
     #[serde(skip)]
     pub trace: Option<TraceIds>,
-    /// Who has decided about it, if it was held.
+    /// The decision about it, if it was held.
     #[serde(skip)]
     pub held: Option<HeldInfo>,
 }
@@ -42,7 +42,7 @@ pub struct TraceIds {
     pub span_id: SpanId,
 }
 
-/// What a log entry shows of a response's coding.
+/// The facts of a response's coding for a log entry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Coded {
     /// Content-Encoding, if it is ours.
@@ -51,6 +51,6 @@ pub struct Coded {
     pub bytes_identity: u64,
     /// Bytes of the body to the client.
     pub bytes_sent: u64,
-    /// Why nothing was coded.
+    /// The reason why nothing was coded.
     pub why_not: Option<&'static str>,
 }

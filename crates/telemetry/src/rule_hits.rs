@@ -1,5 +1,5 @@
-//! How often each rule decided, and when last. Each worker counts in cells of its own. A reload
-//! begins new cells; the sums go on by the rules' names.
+//! Counts how often each rule decided, and when last. Each worker counts in cells of its own. A
+//! reload begins new cells; the sums go on by the rules' names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ struct RuleCell {
     last_unix_ns: Cell,
 }
 
-/// What is known of a rule.
+/// The count of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCount {
     /// Connections that it decided.
     pub hits: u64,
-    /// When it last did, in milliseconds since 1970; 0: never.
+    /// The time at which it last did, in milliseconds since 1970; 0: never.
     pub last_unix_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! How often each of a few constant texts occurred. One thread counts, and others read.
+//! Counts how often each of a few constant texts occurred. One thread counts, and others read.
 
 use std::sync::OnceLock;
 

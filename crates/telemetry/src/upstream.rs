@@ -1,5 +1,5 @@
-//! What is counted of an upstream that is one of several: what is open at it, what was sent to it,
-//! and how often it failed.
+//! The counts of an upstream that is one of several: what is open at it, what was sent to it, and
+//! how often it failed.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct UpstreamCounters {
     pub check_failures: AtomicU64,
     /// Times that it went down.
     pub downs: AtomicU64,
-    /// Whether it is down now.
+    /// True if it is down now.
     pub is_down: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Drop for OpenExchange {
     }
 }
 
-/// Where a connection is counted until it ends. Connections to one upstream share this value, so
+/// The counters of a connection until it ends. Connections to one upstream share this value, so
 /// that it costs a parked connection nothing. The end of a connection therefore calls
 /// [`CountedAt::closed`]: there is no guard for each.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ impl CountedAt {
         self.0.into_iter().map(OpenExchange).collect()
     }
 
-    /// Where a connection counts that counts at `counted` and at these, too.
+    /// Returns the counters of a connection that counts at `counted` and at these, too.
     pub fn joined(counted: Option<Self>, open: Vec<OpenExchange>) -> Option<Self> {
         let mut all = counted.map(Self::resumed).unwrap_or_default();
         all.extend(open);

@@ -1,4 +1,4 @@
-//! What a TLS handshake with an upstream agreed on, as the access log shows it.
+//! The agreement of a TLS handshake with an upstream, as the access log shows it.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use eyelet_memory::interner::Heap;
 use eyelet_wire::version;
 
-/// What a TLS handshake with an upstream agreed on.
+/// The agreement of a TLS handshake with an upstream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct UpstreamTlsInfo {
     /// The code of the version.

@@ -12,9 +12,9 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use eyelet_config::certificate::{self, CertificateError, Description, Pair};
 use eyelet_config::{CertificateFiles, Config, RuleList};
 use eyelet_local_ca::{LocalCaError, MintAuthority};
+use eyelet_pki::certificate::{self, CertificateError, Description, Pair};
 use eyelet_sys::file::Stamp;
 use rustls::SignatureAlgorithm;
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -34,8 +34,8 @@ const THREADS_MAX: usize = 8;
 
 /// Bytes of a key in the form that signs, in Rust and in C. Measured at 860 bytes for P-256.
 const KEY_BYTES: usize = 1 << 10;
-/// The same for an RSA key, per byte of its public half. Measured at 6.4 KiB for 2048 bits; most of
-/// it the library keeps after the first signature, to make later ones fast.
+/// The memory of an RSA key, per byte of its public half. Measured at 6.4 KiB for 2048 bits; most
+/// of it the library keeps after the first signature, to make later ones fast.
 const RSA_KEY_FACTOR: usize = 24;
 /// The part of `memory_max` that such keys may take. Beyond it, those that were not used lately are
 /// dropped. Making one again takes less time than the signature of an RSA key.
@@ -49,14 +49,13 @@ pub struct CertificateStore {
     /// By the number of the set.
     slots: Box<[Mutex<Slot>]>,
     shared: Arc<Shared>,
-    /// Where the search for an unused key goes on (the clock algorithm).
+    /// The position of the search for an unused key (the clock algorithm).
     hand: AtomicUsize,
 }
 
-/// What all configurations of the process share.
+/// The state that all configurations of the process share.
 struct Shared {
-    /// The certificates above the leaves. Thousands of leaves share one, which is larger than they
-    /// are.
+    /// The certificates above the leaves. Thousands of leaves share one, larger than they are.
     issuers: Mutex<HashSet<Issuers>>,
     /// Bytes of keys in the form that signs, and their limit. The key that was made last does not
     /// count against it.
@@ -85,14 +84,14 @@ pub type Described = (CertificateFiles, Result<Description, Arc<str>>);
 pub struct Certificate {
     leaf: Box<[u8]>,
     issuers: Issuers,
-    /// As in the file, in DER.
+    /// The key as in the file, in DER.
     key: Zeroizing<Box<[u8]>>,
     signing: Mutex<Option<Arc<dyn SigningKey>>>,
-    /// The same as an authority, where a rule mints by it.
+    /// The certificate as an authority, where a rule mints by it.
     authority: OnceLock<Box<MintAuthority>>,
     /// Used since the hand last passed it.
     used: AtomicBool,
-    /// When it expires, in seconds since 1970, or [`NOT_ASKED`].
+    /// The time at which it expires, in seconds since 1970, or [`NOT_ASKED`].
     not_after: AtomicI64,
     /// The versions of its two files.
     stamps: [Stamp; 2],
@@ -202,7 +201,8 @@ impl CertificateStore {
         rules.certificates(number).enumerate().map(described).collect()
     }
 
-    /// When each certificate of a set expires, as [`Certificate::expiry`] says.
+    /// Returns the time at which each certificate of a set expires, as [`Certificate::expiry`]
+    /// says.
     pub fn expiries(&self, rules: &RuleList, number: u32) -> Vec<Option<i64>> {
         let Some(slot) = self.slots.get(number as usize) else { return Vec::new() };
         match slot.lock().set.clone() {
@@ -212,7 +212,11 @@ impl CertificateStore {
     }
 
     /// Describes a certificate if its files have not changed since they were read.
-    pub fn describe(&self, place: Place, files: &CertificateFiles) -> Option<Description> {
+    pub fn describe(
+        &self,
+        place: CertificatePlace,
+        files: &CertificateFiles,
+    ) -> Option<Description> {
         let set = self.slots.get(place.set as usize)?.lock().set.clone().ok()?;
         let certificate = set.get(place.index)?;
         let is_current = certificate.is_current(files);
@@ -262,7 +266,7 @@ impl CertificateMaker {
         [self.0.certificate(pair, source)].into()
     }
 
-    /// The same with a key in the form that signs, which many certificates share.
+    /// Makes them with a key in the form that signs, which many certificates share.
     pub(crate) fn make_shared(&self, pair: Pair, source: SourceId) -> Arc<Certificates> {
         let signing = pair.certified.key.clone();
         let certificate = self.0.certificate(pair, source);
@@ -345,8 +349,8 @@ impl Certificate {
         certificate::describe(&CertificateDer::from(&*self.leaf))
     }
 
-    /// When it expires, in seconds since 1970. It is parsed for the first who asks: of thousands
-    /// this takes seconds. `None`: it cannot be read.
+    /// Returns the time at which it expires, in seconds since 1970. It is parsed for the first who
+    /// asks: of thousands this takes seconds. `None`: it cannot be read.
     pub fn expiry(&self) -> Option<i64> {
         let known = self.not_after.load(Relaxed);
         if known != NOT_ASKED {
@@ -428,7 +432,7 @@ impl Drop for Certificate {
 
 /// A certificate of a configuration: its set, and its index there.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct CertificatePlace {
     set: u32,
     index: usize,
 }
@@ -436,7 +440,7 @@ pub struct Place {
 /// The certificates of a configuration by a digest of their files' names.
 pub struct PairPlaces {
     hasher: RandomState,
-    places: HashMap<u64, Place>,
+    places: HashMap<u64, CertificatePlace>,
 }
 
 impl PairPlaces {
@@ -445,14 +449,14 @@ impl PairPlaces {
         let (hasher, mut places) = (RandomState::new(), HashMap::new());
         for set in 0..rules.certificates_len() as u32 {
             for (index, files) in rules.certificates(set).enumerate() {
-                places.insert(hasher.hash_one(&files), Place { set, index });
+                places.insert(hasher.hash_one(&files), CertificatePlace { set, index });
             }
         }
         Self { hasher, places }
     }
 
     /// The place of these files, if the same rules have them.
-    pub fn of(&self, rules: &RuleList, files: &CertificateFiles) -> Option<Place> {
+    pub fn of(&self, rules: &RuleList, files: &CertificateFiles) -> Option<CertificatePlace> {
         let place = *self.places.get(&self.hasher.hash_one(files))?;
         (rules.certificates(place.set).nth(place.index)? == *files).then_some(place)
     }
@@ -528,7 +532,7 @@ fn warn_of_dates(files: &CertificateFiles, leaf: &[u8]) {
     }
 }
 
-/// What a key in the form that signs counts.
+/// Returns the bytes that a key in the form that signs counts.
 fn bytes(key: &dyn SigningKey) -> usize {
     match (key.algorithm(), key.public_key()) {
         (SignatureAlgorithm::RSA, Some(public)) => public.len() * RSA_KEY_FACTOR,

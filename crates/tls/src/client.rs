@@ -20,9 +20,9 @@ use crate::server::{Capture, TlsError};
 use crate::verify::revoked::{self, ServerVerifier};
 use crate::verify::spiffe_verifier::{ShowsSvid, SpiffeVerifier};
 use crate::workload::Workload;
-use eyelet_config::certificate;
-use eyelet_config::crl::Revocations;
 use eyelet_config::{Config, UpstreamFiles, UpstreamTls};
+use eyelet_pki::certificate;
+use eyelet_pki::crl::Revocations;
 use eyelet_sys::file::Stamp;
 use eyelet_wire::alert::AlertDescription;
 
@@ -66,7 +66,7 @@ struct Contents {
     shown: OwnCertificate,
 }
 
-/// Who verifies an upstream.
+/// The verifier of an upstream.
 enum UpstreamTrust {
     /// Authorities, with their revocation lists.
     Authorities(Arc<RootCertStore>, Option<Arc<Revocations>>),
@@ -233,8 +233,8 @@ pub fn is_trusted(
 /// The fault of a server that answers a hello by something else than a record.
 pub const NO_TLS: &str = "the server speaks no TLS";
 
-/// Why a handshake with a server failed. rustls says of a server that speaks no TLS which part of a
-/// record's header is wrong, and has names of its own for alerts.
+/// Returns the reason why a handshake with a server failed. rustls says of a server that speaks no
+/// TLS which part of a record's header is wrong, and has names of its own for alerts.
 pub fn describe(error: &Error) -> String {
     match error {
         Error::InvalidMessage(
@@ -244,15 +244,21 @@ pub fn describe(error: &Error) -> String {
             Some(alert) => format!("the server sent alert {alert}"),
             None => format!("the server sent alert {}", u8::from(*alert)),
         },
-        Error::InvalidCertificate(CertificateError::Other(fault)) => {
-            let fault = match fault.to_string().as_str() {
-                "CaUsedAsEndEntity" => {
-                    "it is an authority's own, and not one for a server".to_owned()
-                }
-                other => other.to_owned(),
-            };
-            format!("invalid peer certificate: {fault}")
+        Error::InvalidCertificate(fault @ CertificateError::Other(_)) => {
+            format!("invalid peer certificate: {}", describe_certificate(fault))
         }
+        other => other.to_string(),
+    }
+}
+
+/// Returns the reason why a server's certificate is refused. rustls has no words for a fault that
+/// only webpki names.
+pub fn describe_certificate(fault: &CertificateError) -> String {
+    match fault {
+        CertificateError::Other(fault) => match fault.to_string().as_str() {
+            "CaUsedAsEndEntity" => "it is an authority's own, and not one for a server".to_owned(),
+            other => other.to_owned(),
+        },
         other => other.to_string(),
     }
 }

@@ -12,7 +12,7 @@ use crate::client::{NO_TLS, describe};
 use crate::secrets::{parts, tls13_suite};
 use crate::server::{TrafficSecrets, take_captured};
 
-/// Why a handshake with a server failed.
+/// The reason why a handshake with a server failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ClientHandshakeFault {
     /// The server sent this alert.

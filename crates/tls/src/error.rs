@@ -1,11 +1,12 @@
-//! Why a configuration of rustls, or a certificate, cannot be made. Each error names its file.
+//! The reason why a configuration of rustls, or a certificate, cannot be made. Each error names its
+//! file.
 
 use std::io;
 use std::sync::Arc;
 
-use eyelet_config::certificate::{AuthorityFault, CertificateError};
-use eyelet_config::crl::CrlError;
 use eyelet_local_ca::LocalCaError;
+use eyelet_pki::certificate::{AuthorityFault, CertificateError};
+use eyelet_pki::crl::CrlError;
 
 use crate::local::LocalError;
 

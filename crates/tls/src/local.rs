@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
-use eyelet_config::certificate::{self, Description, Pair, signing_key};
 use eyelet_config::{
     Action, CertificateSource, Config, LocalNames, LocalSettings, is_loopback_name,
 };
 use eyelet_local_ca::{
     Authority, LEAF_LIFETIME, LeafKey, LocalCaError, SubjectName, folder_option,
 };
+use eyelet_pki::certificate::{self, Description, Pair, signing_key};
 use eyelet_sys::file::Stamp;
 use quick_cache::sync::Cache;
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -27,12 +27,13 @@ use crate::tickets::SourceId;
 /// Most names whose certificates are held: with 2 KiB for each, about 2 MiB. Beyond that, names
 /// that were not asked for lately are signed again.
 const NAMES_MAX: usize = 1024;
-/// How long before its end a certificate is signed anew: a client may compare it with a slow clock.
+/// The time before its end at which a certificate is signed anew: a client may compare it with a
+/// slow clock.
 const RENEWED_BEFORE: Duration = Duration::from_hours(10 * 24);
 /// Most addresses of listeners in the certificate for clients that ask for no name.
 const ADDRESSES_MAX: usize = 64;
 
-/// Why there is no certificate for a name.
+/// The reason why there is no certificate for a name.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocalError {
     /// The authority cannot sign.

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
-use eyelet_config::certificate::{Pair, signing_key};
 use eyelet_local_ca::{KeyKind, LeafKey, LocalCaError, MintAuthority};
 use eyelet_memory::budget::{Budget, Counted};
+use eyelet_pki::certificate::{Pair, signing_key};
 use eyelet_sys::file::Stamp;
 use quick_cache::sync::Cache;
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -25,7 +25,7 @@ const MINTED_LEAF_BYTES_MAX: usize = 8 << 10;
 /// Bytes of one beside those of its chain and its key.
 const MINTED_BYTES: usize = 512;
 
-/// What was minted, and what signs it.
+/// The certificates that were minted, and the authorities that sign them.
 pub(crate) struct MintedCertificates {
     ecdsa: Key,
     rsa: Key,

@@ -23,7 +23,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 ///
 /// aws-lc has the post-quantum exchange and the faster curves. A TLS 1.3 handshake derives some
 /// twenty secrets (RFC 8446 section 7.1), each from a few blocks of SHA-256. ring does only that;
-/// aws-lc goes through EVP and allocates. docs/aead.md has the measurements.
+/// aws-lc goes through EVP and allocates. crates/record/README.md has the measurements.
 pub static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     let mut provider = aws_lc_rs::default_provider();
     for suite in &mut provider.cipher_suites {

@@ -8,11 +8,11 @@ use aws_lc_rs::digest;
 use parking_lot::Mutex;
 use rustls::RootCertStore;
 
-use eyelet_config::certificate::{self, CertificateError};
+use eyelet_pki::certificate::{self, CertificateError};
 use eyelet_sys::file::Stamp;
 
-/// Where systems keep the CA certificates that they trust, in the order in which we look: Debian,
-/// Fedora, SUSE, Alpine.
+/// The files in which systems keep the CA certificates that they trust, in the order in which we
+/// look: Debian, Fedora, SUSE, Alpine.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -20,7 +20,7 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Why there are no roots to trust.
+/// The reason why there are no roots to trust.
 #[derive(Debug, thiserror::Error)]
 pub enum RootsError {
     /// The file cannot be used.
@@ -112,7 +112,7 @@ pub(crate) fn number_of(roots: &RootCertStore) -> u64 {
     }))
 }
 
-/// The same for any parts. 64 bits of a digest suffice: the operator chooses them.
+/// Returns the number of any parts. 64 bits of a digest suffice: the operator chooses them.
 pub(crate) fn number_of_parts(parts: impl IntoIterator<Item = impl AsRef<[u8]>>) -> u64 {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in parts {

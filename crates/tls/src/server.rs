@@ -29,14 +29,14 @@ use crate::tickets::{SourceId, TicketKeys, client_certificates};
 use crate::verify::authorities::{Authorities, ClientFiles};
 use crate::verify::client_trust::ClientTrust;
 use crate::workload::Workload;
-use eyelet_config::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
-use eyelet_config::crl::Revocations;
 use eyelet_config::{
     Action, CertificateFiles, CertificateSource, Config, RuleList, RunAuthority, Terminate,
     UnchangedPairs, Version,
 };
 use eyelet_local_ca::LocalCaError;
 use eyelet_memory::budget::Budget;
+use eyelet_pki::certificate::{self, AuthorityFault, CertificateError, Description, Pair};
+use eyelet_pki::crl::Revocations;
 use eyelet_sys::file::{Stamp, regular_mode};
 
 /// Tickets sent after a full or resumed TLS 1.3 handshake. One, as in Go: every connection brings
@@ -51,9 +51,9 @@ pub struct ServerConfigs {
     made: Box<[Arc<Made>]>,
     tickets: TicketSettings,
     certificates: CertificateStore,
-    /// If a rule has its certificates signed here.
+    /// The certificates that are signed here, if a rule has some.
     local: Option<Arc<LocalCertificates>>,
-    /// If a rule mints.
+    /// The minted certificates, if a rule mints.
     mint: Option<Arc<MintedCertificates>>,
     /// The authority of rules that mint and have none, in the run of a sandbox.
     run: Option<Arc<Certificates>>,
@@ -61,11 +61,11 @@ pub struct ServerConfigs {
     workload: Arc<Workload>,
 }
 
-/// What seals tickets.
+/// The settings of tickets: what seals them.
 #[derive(Clone)]
 struct TicketSettings {
     keys: Arc<TicketKeys>,
-    /// Whether clients get tickets.
+    /// True if clients get tickets.
     are_enabled: bool,
 }
 
@@ -87,7 +87,7 @@ struct Built {
     clients: Option<ClientTrust>,
 }
 
-/// What a handshake needs.
+/// The configuration of a handshake.
 pub struct Handshake {
     /// rustls' configuration.
     pub config: Arc<ServerConfig>,
@@ -189,8 +189,8 @@ impl ServerConfigs {
         made.map_or(0, |made| made.built.lock().client_roots())
     }
 
-    /// When the first revocation list of clients' authorities expires, in seconds since 1970, and
-    /// how many certificates are on all of them. `None`: no rule has any.
+    /// Returns the time at which the first revocation list of clients' authorities expires, in
+    /// seconds since 1970, and how many certificates are on all of them. `None`: no rule has any.
     pub fn revocations(&self) -> Option<(u64, usize)> {
         let mut all: Vec<Arc<Revocations>> = Vec::new();
         for made in &self.made {
@@ -204,8 +204,8 @@ impl ServerConfigs {
         lists.reduce(|one, other| (one.0.min(other.0), one.1 + other.1))
     }
 
-    /// What a handshake of this terminate rule needs, with a client that asks for `name`. It reads
-    /// no file.
+    /// Returns the parts that a handshake of this terminate rule needs, with a client that asks for
+    /// `name`. It reads no file.
     pub fn of(
         &self,
         rules: &RuleList,
@@ -280,8 +280,8 @@ impl ServerConfigs {
         self.certificates.describe_set(rules, number)
     }
 
-    /// When each certificate of such a set expires, in seconds since 1970. `None`: it cannot be
-    /// read. Each is parsed once.
+    /// Returns the time at which each certificate of such a set expires, in seconds since 1970.
+    /// `None`: it cannot be read. Each is parsed once.
     pub fn expiries(&self, rules: &RuleList, number: u32) -> Vec<Option<i64>> {
         self.certificates.expiries(rules, number)
     }
@@ -505,7 +505,7 @@ impl Ticketer {
         group
     }
 
-    /// Whether today's `client_ca` still vouches for the client of a session. rustls does not check
+    /// True if today's `client_ca` still vouches for the client of a session. rustls does not check
     /// it again.
     fn still_vouches(&self, session: &[u8]) -> bool {
         let Some((_, verifier)) = &self.client_ca else { return true };
@@ -555,7 +555,7 @@ thread_local! {
     static UNFIT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says if rustls has just resolved a hello that has no signature scheme for any certificate.
+/// True if rustls has just resolved a hello that has no signature scheme for any certificate.
 pub fn take_unfit() -> bool {
     UNFIT.take()
 }

@@ -45,7 +45,7 @@ struct Ring {
     sealing: usize,
 }
 
-/// Why exported keys cannot be taken in.
+/// The reason why exported keys cannot be taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TicketKeysError {
     /// Another version of Eyelet wrote them.
@@ -81,7 +81,7 @@ impl TicketKeys {
         self.lifetime_secs.load(Relaxed)
     }
 
-    /// Where keys come from.
+    /// Returns the origin of the keys.
     pub fn origin(&self) -> Origin {
         if self.is_shared.load(Relaxed) { Origin::Fleet } else { Origin::Own }
     }
@@ -104,8 +104,8 @@ impl TicketKeys {
         self.ring.read().keys.iter().any(|key| key.origin == origin)
     }
 
-    /// When the current period began. Periods are counted from 1970, so that all edges of a fleet
-    /// change their key at the same time.
+    /// Returns the time at which the current period began. Periods are counted from 1970, so that
+    /// all edges of a fleet change their key at the same time.
     pub fn period_start(&self, now: Now) -> u64 {
         now.unix_secs - now.unix_secs % u64::from(self.lifetime_secs())
     }

@@ -1,4 +1,4 @@
-//! What the SPIFFE Workload API has sent last: the certificate of this workload, and the bundles
+//! The last message of the SPIFFE Workload API: the certificate of this workload, and the bundles
 //! that verify others. A thread replaces it as a whole; handshakes only read.
 
 use std::collections::HashMap;
@@ -12,9 +12,9 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 
-use eyelet_config::certificate::{Description, Pair};
-use eyelet_config::spiffe::id::{SpiffeId, SpiffePattern, TrustDomain};
-use eyelet_config::spiffe::svid::{self, SvidFault};
+use eyelet_pki::certificate::{Description, Pair};
+use eyelet_pki::spiffe::id::{SpiffeId, SpiffePattern, TrustDomain};
+use eyelet_pki::spiffe::svid::{self, SvidFault};
 
 use crate::certificates::{CertificateMaker, Certificates};
 use crate::provider::PROVIDER;
@@ -31,7 +31,7 @@ pub struct Workload {
 pub struct WorkloadIdentity {
     id: SpiffeId,
     certificates: Arc<Certificates>,
-    /// When the certificate expires, in seconds since 1970.
+    /// The time at which the certificate expires, in seconds since 1970.
     not_after: i64,
     bundles: HashMap<TrustDomain, Bundle>,
 }
@@ -167,7 +167,7 @@ impl WorkloadIdentity {
         &self.id
     }
 
-    /// When its certificate expires, in seconds since 1970.
+    /// Returns the time at which its certificate expires, in seconds since 1970.
     pub fn not_after(&self) -> i64 {
         self.not_after
     }

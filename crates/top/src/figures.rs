@@ -13,14 +13,14 @@ const RATE_TIME_MIN: Duration = Duration::from_millis(500);
 /// A certificate that expires sooner is a warning, in seconds: two weeks. Of one that lives less
 /// than six weeks it is the last third, which is when it should have been renewed.
 const EXPIRY_WARNING: f64 = 14.0 * 86_400.0;
-/// How long certificates are remembered: the edge looks for them once a minute, too.
+/// The time for which certificates are remembered: the edge looks for them once a minute, too.
 const CERTIFICATES_TIME: Duration = Duration::from_mins(1);
 /// Rules that were hit last, and certificates that expire first: as many as the edge sorts. A rule
 /// that is busy now was hit just now. One that was busy once may have more hits.
 const RULES: &str = "/rules?sort=last_hit&limit=1000";
 const CERTIFICATES: &str = "/certificates?sort=expiry&limit=100";
 
-/// What connections are sorted by: the edge can sort by two things.
+/// The order of connections: the edge can sort by two things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SortOrder {
     /// The oldest first.
@@ -30,7 +30,7 @@ pub enum SortOrder {
 }
 
 impl SortOrder {
-    /// As the admin server calls it.
+    /// Returns the admin server's name of it.
     pub fn key(self) -> &'static str {
         match self {
             Self::Age => "age",
@@ -47,7 +47,7 @@ impl SortOrder {
     }
 }
 
-/// What the edge says of itself.
+/// The edge's figures of itself.
 #[derive(Clone, Debug)]
 pub struct Figures {
     /// `/status`.
@@ -69,7 +69,7 @@ pub struct Figures {
     base: Option<Base>,
 }
 
-/// When a certificate expires.
+/// The expiry of a certificate.
 #[derive(Clone, Debug)]
 pub struct Expiry {
     /// Its first name, or where it is from.
@@ -83,7 +83,7 @@ pub struct Expiry {
 #[derive(Clone, Debug)]
 pub struct RuleRow {
     pub name: String,
-    /// What it does.
+    /// The action of the rule.
     pub action: String,
     /// Connections that it decided.
     pub hits: f64,
@@ -150,7 +150,7 @@ impl Figures {
         (self.at - base.at).max(RATE_TIME_MIN).as_secs_f64()
     }
 
-    /// How much a counter grows in a second, over all labels.
+    /// Returns the growth of a counter in a second, over all labels.
     pub fn rate(&self, metric: &str) -> Option<f64> {
         let base = self.base.as_ref()?;
         Some((self.metrics.sum(metric) - base.metrics.sum(metric)) / self.seconds(base))

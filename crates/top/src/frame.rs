@@ -36,7 +36,7 @@ pub struct Size {
     pub rows: usize,
 }
 
-/// How a line looks.
+/// The look of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Text.
@@ -216,7 +216,7 @@ impl Frame {
         self.labelled(Look::Warning, "held", &text);
     }
 
-    /// Why connections ended, the reasons with most of them first.
+    /// Lists the reasons of connections' ends, those with most of them first.
     fn ends(&mut self, figures: &Figures) {
         let ends = totals::counted(figures, "connection_ends_total");
         let ends = if ends.is_empty() { "none".into() } else { ends.join("  ") };
@@ -256,7 +256,7 @@ impl Frame {
         self.labelled(look, "expire next", &text);
     }
 
-    /// What there was since the start, where rules, connections and the log leave rows for it.
+    /// Lists the totals since the start, where rules, connections and the log leave rows for them.
     fn totals(&mut self, figures: &Figures) {
         let rules = RULE_ROWS.min(figures.rules.len());
         let below = rules + CONNECTION_ROWS_MIN + 2 + self.log_rows(figures);

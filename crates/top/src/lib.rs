@@ -32,7 +32,7 @@ use source::{AdminSource, SourceError};
 const PERIOD: Duration = Duration::from_secs(1);
 /// Connections that are asked for: as many as the tallest terminal shows.
 const CONNECTIONS_MAX: usize = 100;
-/// Of a frame for scripts, where the output is no terminal: the classic terminal's.
+/// The size of a frame for scripts, where the output is no terminal: the classic terminal's.
 const PLAIN: Size = Size { columns: 80, rows: 24 };
 
 /// Arguments of `eyelet top`.

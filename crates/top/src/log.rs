@@ -19,7 +19,7 @@ const EVENT_BYTES_MAX: u64 = 1 << 20;
 /// Between two attempts to read the stream. The edge gives it to few at a time.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What the thread has read.
+/// The lines that the thread has read.
 #[derive(Clone, Debug, Default)]
 pub struct LogTail(Arc<Mutex<VecDeque<String>>>);
 
@@ -74,7 +74,7 @@ impl LogTail {
     }
 }
 
-/// What a person looks for in a line of JSON. A line of text has that already.
+/// Returns the part of a line of JSON that a person looks for. A line of text has that already.
 fn short(line: &str) -> String {
     let Ok(fields) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
     let time = text(&fields, "time");
@@ -90,7 +90,7 @@ fn short(line: &str) -> String {
     format!("{clock} {outcome:<10} {name}{request} {client}{rule}: {reason}")
 }
 
-/// What was asked, in the line of a request.
+/// Returns the request, from the fields of its line.
 fn request(fields: &Value) -> String {
     let asked = &fields["http"];
     if fields["event"] != "request" || !asked.is_object() {

@@ -23,7 +23,7 @@ const KEYS_BYTES: usize = 64;
 /// The longest wait for a key. A signal that comes just before a wait is seen after it.
 const STEP: Duration = Duration::from_millis(250);
 
-/// What the user wants.
+/// The wish of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPress {
     /// End.
@@ -150,7 +150,8 @@ fn is_readable(wait: Duration) -> io::Result<bool> {
     }
 }
 
-/// What these bytes of the terminal mean. In raw mode Ctrl-C is a byte. An end is a quit.
+/// Returns the meaning of these bytes of the terminal. In raw mode Ctrl-C is a byte. An end is a
+/// quit.
 fn key(bytes: &[u8]) -> Option<KeyPress> {
     match bytes {
         [] | [b'q' | b'Q' | 3 | 4, ..] => Some(KeyPress::Quit),

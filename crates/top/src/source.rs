@@ -1,4 +1,4 @@
-//! Where the edge answers, and one question to it.
+//! The place where the edge answers, and one question to it.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use http::header::{AUTHORIZATION, HOST};
 use http::{Request, StatusCode};
 use zeroize::Zeroizing;
 
-/// How long a question may take, from connecting to the last byte of the answer. An edge answers in
-/// milliseconds.
+/// The time that a question may take, from connecting to the last byte of the answer. An edge
+/// answers in milliseconds.
 const WAIT: Duration = Duration::from_secs(5);
 /// Bytes of an answer. The longest is `/metrics`, with a line for each upstream.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// Exit status for a configuration that is wrong.
 const USAGE: u8 = 2;
 
-/// Where an admin server is.
+/// The place of an admin server.
 #[derive(Clone)]
 pub enum AdminSource {
     /// A Unix socket.
@@ -30,7 +30,7 @@ pub enum AdminSource {
     Tcp(SocketAddr, Zeroizing<String>),
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The mistakes of the configuration.
@@ -43,7 +43,7 @@ pub enum SourceError {
     #[error("{0}")]
     Token(String),
     /// Neither keys nor frames.
-    #[error("neither a terminal to draw on nor --once")]
+    #[error("the output is no terminal to draw on; --once prints one page")]
     NoTerminal,
     /// No connection, or it broke.
     #[error("{0}: {text}", text = with_sources(.1))]
@@ -67,7 +67,7 @@ impl SourceError {
 }
 
 impl AdminSource {
-    /// Where the edge of this configuration answers.
+    /// Finds the admin server of this configuration.
     ///
     /// # Errors
     /// Mistakes in the file, or no `[admin]` in it.
@@ -91,7 +91,7 @@ impl AdminSource {
         self.exchange(path, path)
     }
 
-    /// As [`Self::get`], of which `name` is the part that errors show.
+    /// Asks as [`Self::get`], of which `name` is the part that errors show.
     pub fn exchange(&self, name: &'static str, target: &str) -> Result<Bytes, SourceError> {
         self.exchange_within(name, target, WAIT)
     }

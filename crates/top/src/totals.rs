@@ -1,4 +1,4 @@
-//! What there was since the start, a line for each thing that the page has a table for.
+//! The totals since the start, a line for each thing that the page has a table for.
 
 use crate::figures::Figures;
 use crate::metrics::MetricSample;
@@ -68,7 +68,7 @@ fn handshakes(figures: &Figures) -> Vec<String> {
     parts
 }
 
-/// What coders saved and cost, then why other responses were left alone.
+/// Lists what coders saved and cost, then why other responses were left alone.
 fn compression(figures: &Figures) -> Vec<String> {
     let metrics = &figures.metrics;
     let mut parts = Vec::new();

@@ -26,7 +26,7 @@ const LIMITS: RequestLimits = RequestLimits {
 /// Characters of the collector's words in the log.
 const WORDS_CHARS_MAX: usize = 200;
 
-/// What became of a batch.
+/// The fate of a batch.
 #[derive(Debug)]
 pub enum Sent {
     /// The collector has it, but for so many spans.
@@ -117,8 +117,8 @@ impl CollectorClient {
     }
 }
 
-/// What an answer says (OTLP/HTTP, "Response"): a 200 may refuse some spans, and these four
-/// statuses ask for another try.
+/// Judges an answer (OTLP/HTTP, "Response"): a 200 may refuse some spans, and these four statuses
+/// ask for another try.
 fn judged(answer: &Response<Bytes>) -> Sent {
     let status = answer.status();
     if status.is_success() {
@@ -135,7 +135,8 @@ fn judged(answer: &Response<Bytes>) -> Sent {
     }
 }
 
-/// How many spans were refused, and why. An answer that is no JSON refuses none.
+/// Returns the number of spans that were refused, and the reason. An answer that is no JSON refuses
+/// none.
 fn refused(body: &[u8]) -> (u64, String) {
     let answer: Value = serde_json::from_slice(body).unwrap_or_default();
     let partial = &answer["partialSuccess"];

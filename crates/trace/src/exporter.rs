@@ -11,8 +11,8 @@ use crate::client::{CollectorClient, Sent};
 use crate::otlp;
 use crate::queue::SpanQueue;
 
-/// How often a batch is sent at most. The pauses between the tries take 15 seconds. A busy edge
-/// fills the queue meanwhile.
+/// The largest number of times that a batch is sent. The pauses between the tries take 15 seconds.
+/// A busy edge fills the queue meanwhile.
 const TRIES_MAX: u32 = 5;
 /// The first pause before a batch is sent again. Each is twice as long as the one before.
 const PAUSE: Duration = Duration::from_secs(1);

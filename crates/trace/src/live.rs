@@ -11,7 +11,7 @@ use eyelet_telemetry::counters::{self, Counters};
 
 use crate::queue::SpanQueue;
 
-/// How long the end of the process waits for all collectors.
+/// The time for which the end of the process waits for all collectors.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 static LIVE: Mutex<Live> = Mutex::new(Live { counters: None, queues: Vec::new() });
@@ -20,7 +20,7 @@ struct Live {
     /// Registered cells stay until the end of the process, so that all queues have the same. Cells
     /// have one writer at a time: the lock.
     counters: Option<Arc<Mutex<Arc<Counters>>>>,
-    /// As many as configurations that still have something to send.
+    /// The queues of all configurations that still have something to send.
     queues: Vec<Weak<SpanQueue>>,
 }
 

@@ -234,7 +234,7 @@ fn id<const N: usize>(id: &[u8]) -> String {
     hex::<N>(id).iter().map(|digit| char::from(*digit)).collect()
 }
 
-/// As the access log writes it.
+/// Writes the id as the access log does.
 fn connection_id(id: u64) -> String {
     format!("{}-{}", id >> 48, id & ((1 << 48) - 1))
 }

@@ -18,7 +18,8 @@ pub const QUEUE_MAX: usize = 2_048;
 const QUEUE_PART: usize = 16;
 /// Exchanges of a batch: about half a megabyte as JSON. Collectors take at least 4 MB.
 pub const BATCH_MAX: usize = 256;
-/// How long an exchange waits for others, so that an edge with few requests sends few batches.
+/// The time for which an exchange waits for others, so that an edge with few requests sends few
+/// batches.
 pub const BATCH_WAIT: Duration = Duration::from_secs(1);
 
 /// The queue. Its lock is held for a push or for a batch to be taken out, and never over I/O.

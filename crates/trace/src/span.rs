@@ -1,5 +1,5 @@
-//! What is recorded of an exchange: the span of its client's request, and that of the request to
-//! its upstream.
+//! The record of an exchange: the span of its client's request, and that of the request to its
+//! upstream.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ pub struct ExchangeSpans {
     pub span_id: SpanId,
     /// The client's own span, if it named one.
     pub parent: Option<SpanId>,
-    /// When the request's head was read.
+    /// The time at which the request's head was read.
     pub began: SystemTime,
-    /// Until the last byte of the response.
+    /// The time until the last byte of the response.
     pub duration: Duration,
     pub method: Box<str>,
     /// The path without its query.
@@ -40,9 +40,9 @@ pub struct ExchangeSpans {
     pub client: SocketAddr,
     /// The status that the client got.
     pub status: Option<u16>,
-    /// How the exchange ended.
+    /// The outcome of the exchange.
     pub outcome: Outcome,
-    /// Why it ended, without what differs from one to another.
+    /// The reason of its end, without what differs from one to another.
     pub reason: &'static str,
     /// The class of the reason, if the exchange failed.
     pub failure: Option<&'static str>,
@@ -66,12 +66,12 @@ pub struct UpstreamSpan {
     pub name: Option<Arc<str>>,
     /// The status of its response.
     pub status: Option<u16>,
-    /// How often the request was sent again.
+    /// The number of times that the request was sent again.
     pub resends: u32,
 }
 
 impl ExchangeSpans {
-    /// How many spans it has.
+    /// Returns the number of its spans.
     pub fn count(&self) -> u64 {
         1 + u64::from(self.upstream.is_some())
     }

@@ -19,7 +19,7 @@ use crate::live;
 use crate::queue::SpanQueue;
 use crate::span::ExchangeSpans;
 
-/// Why traces cannot be sent.
+/// The reason why traces cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file with fields cannot be used.
@@ -50,7 +50,7 @@ pub enum PreparedTracer {
     New(Box<NewTracer>),
 }
 
-/// What is needed to begin.
+/// The parts that a tracer needs to begin.
 pub struct NewTracer {
     settings: TraceSettings,
     fields: SecretFields,
@@ -169,7 +169,7 @@ impl Drop for Tracer {
     }
 }
 
-/// What a file or the system trusts.
+/// Returns the anchors that a file or the system trusts.
 fn anchors(roots: &Option<Arc<RootCertStore>>) -> Option<&[TrustAnchor<'static>]> {
     roots.as_ref().map(|roots| &*roots.roots)
 }

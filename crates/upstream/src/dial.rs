@@ -64,12 +64,12 @@ pub enum Dialled {
     Http2(Rc<http2::Http2Connection>),
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug)]
 pub struct DialFailure {
     /// The address that was dialled.
     pub name: Arc<str>,
-    /// Why there is none.
+    /// The reason why there is none.
     pub reason: Reason,
 }
 
@@ -192,7 +192,7 @@ fn tls_failed(why: impl std::fmt::Display) -> Reason {
     Reason::UpstreamTls(Detail::of(why))
 }
 
-/// Why a handshake failed.
+/// Returns the reason why a handshake failed.
 fn shake_failed(error: &ShakeError) -> Reason {
     match error {
         ShakeError::Fault(ClientHandshakeFault::Alert(alert)) => Reason::UpstreamAlert(*alert),

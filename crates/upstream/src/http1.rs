@@ -49,7 +49,7 @@ pub struct RestingConnection {
     pub name: Arc<str>,
     /// Received bytes that were not taken.
     pub received: BytesMut,
-    /// Where it counts.
+    /// Its counters.
     pub open: Vec<OpenExchange>,
 }
 

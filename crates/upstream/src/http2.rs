@@ -358,7 +358,7 @@ impl Drop for Http2Exchange {
 mod leaving;
 pub use leaving::{DetachedConnection, DetachedStream};
 
-/// Why a connection ended before its first stream.
+/// Returns the reason why a connection ended before its first stream.
 fn why_ended(end: &LinkEnd) -> Reason {
     match end {
         LinkEnd::Broken(fault) => http2_code(Peer::Upstream, fault.code(), false),
@@ -372,8 +372,8 @@ fn why_ended(end: &LinkEnd) -> Reason {
     }
 }
 
-/// Why a stream ended before its response. Streams that were refused, or that are beyond GOAWAY's
-/// last stream, were not processed (RFC 9113 8.7).
+/// Returns the reason why a stream ended before its response. Streams that were refused, or that
+/// are beyond GOAWAY's last stream, were not processed (RFC 9113 8.7).
 fn no_answer(end: StreamEnd) -> NoAnswer {
     let broken = |code, received| NoAnswer::Broken(http2_code(Peer::Upstream, code, received));
     match end {

@@ -37,7 +37,7 @@ pub const PINGS_MAX: u32 = 2;
 /// The payload of our pings. One is on its way at a time.
 const PING: [u8; 8] = *b"eyelet-h";
 
-/// Why a connection has ended.
+/// The reason why a connection has ended.
 #[derive(Clone, Debug)]
 pub enum LinkEnd {
     /// The upstream has broken the protocol.
@@ -75,7 +75,7 @@ pub struct Link {
     is_given_up: bool,
     /// The streams whose requests cannot be repeated elsewhere any more.
     pub fixed: usize,
-    /// When something was read.
+    /// The time at which something was read.
     pub heard_at: Instant,
     /// True if something was read since the task has looked.
     pub is_heard: bool,

@@ -16,18 +16,18 @@ use super::request::UpstreamRequest;
 use super::upstream::Upstream;
 use super::{http1, http2};
 
-/// How long an HTTP/1.1 connection is kept if its upstream gives no timeout: below the five seconds
-/// of uvicorn and of Node.js before 8.
+/// The time for which an HTTP/1.1 connection is kept if its upstream gives no timeout: below the
+/// five seconds of uvicorn and of Node.js before 8.
 const KEPT: Duration = Duration::from_secs(4);
-/// How long such a connection may have been idle for a request that must not be sent twice. It is
-/// below the two seconds of gunicorn, the shortest common timeout. Other requests are sent again if
-/// the upstream closes while they are on their way.
+/// The time that such a connection may have been idle for a request that must not be sent twice. It
+/// is below the two seconds of gunicorn, the shortest common timeout. Other requests are sent again
+/// if the upstream closes while they are on their way.
 const KEPT_ONCE: Duration = Duration::from_millis(1500);
-/// How long a connection is kept at most if its upstream says `Keep-Alive: timeout`: as long as one
-/// of HTTP/2.
+/// The longest time for which a connection is kept if its upstream says `Keep-Alive: timeout`: as
+/// long as one of HTTP/2.
 const KEPT_MAX: Duration = Duration::from_secs(30);
-/// How much earlier than the upstream's timeout it is dropped: a request needs time to arrive, and
-/// the upstream counts from when it sent its response.
+/// The time before the upstream's timeout at which it is dropped: a request needs time to arrive,
+/// and the upstream counts from when it sent its response.
 const KEPT_MARGIN: Duration = Duration::from_secs(1);
 /// A connection that was idle this long is checked by a system call before it is used: its end may
 /// have come since the last iteration. A busy pool makes this check only for requests that must not
@@ -36,9 +36,10 @@ const LOOKED_AT_AFTER: Duration = Duration::from_millis(500);
 /// An upstream that closes right after its response has done so by then, and its end has arrived. A
 /// request that must not be sent twice takes a connection that has rested so long if there is one.
 const SETTLED_AFTER: Duration = Duration::from_millis(20);
-/// If none has settled, a request that must not be sent twice has a connection dialled for it while
-/// fewer than this rest. With so many the one that has rested longest is taken: at 5,000 requests a
-/// second it has rested for 3 ms, and an end on the same machine or network has arrived.
+/// The number of resting connections below which, if none has settled, a request that must not be
+/// sent twice has one dialled for it. From so many on the one that has rested longest is taken: at
+/// 5,000 requests a second it has rested for 3 ms, and an end on the same machine or network has
+/// arrived.
 const UNSETTLED_MIN: usize = 16;
 /// HTTP/1.1 connections kept for one upstream: as many as five clients of HTTP/2 ask by at once.
 /// With fewer, a burst of streams dials for each request that finds none, which costs more than all
@@ -52,9 +53,10 @@ const IDLE_TIGHT_MAX: usize = 64;
 const HELD_MAX: usize = 1024;
 /// Time between dials to an upstream for which requests are held. One of them dials.
 const PROBE_STEP: Duration = Duration::from_millis(100);
-/// How often the addresses of an upstream's name are compared with those of its connections.
+/// The interval at which the addresses of an upstream's name are compared with those of its
+/// connections.
 const COMPARED_STEP: Duration = Duration::from_secs(1);
-/// How often expired connections are closed.
+/// The interval at which expired connections are closed.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// The pool of a worker.
@@ -111,14 +113,14 @@ pub struct Shelf {
     twos: RefCell<Vec<Rc<http2::Http2Connection>>>,
     /// Dials in progress that may bring shared connections.
     dialling: Cell<usize>,
-    /// How many dials have brought no shared connection.
+    /// The number of dials that have brought no shared connection.
     in_vain: Cell<u64>,
     /// The last upstream that could choose chose HTTP/1.1.
     chose_one: Cell<bool>,
     settled: Notify,
     sweeping: Cell<bool>,
-    /// When the name's addresses were compared last, and those whose connections may be used.
-    /// `None`: all may.
+    /// The time at which the name's addresses were compared last, and those whose connections may
+    /// be used. `None`: all may.
     usable: RefCell<Option<(Instant, Option<Vec<IpAddr>>)>>,
     /// Requests that are held.
     held: Cell<usize>,
@@ -140,13 +142,13 @@ impl Idle {
         rested < self.connection.said_timeout.map_or(unsaid, kept)
     }
 
-    /// Says if the upstream still seems connected. With `look` the kernel is asked at once.
+    /// True if the upstream still seems connected. With `look` the kernel is asked at once.
     fn is_fresh(&mut self, rested: Duration, look: bool) -> bool {
         self.connection.is_fresh(look || rested >= LOOKED_AT_AFTER)
     }
 }
 
-/// How long to keep a connection that its upstream closes after `said`.
+/// Returns the time to keep a connection that its upstream closes after `said`.
 fn kept(said: Duration) -> Duration {
     let margin = KEPT_MARGIN.min(said / 2);
     (said - margin).min(KEPT_MAX)
@@ -249,7 +251,7 @@ impl Shelf {
         self.ones.borrow().is_empty() && self.twos.borrow().is_empty()
     }
 
-    /// How many dials have brought no shared connection until now.
+    /// The number of dials that have brought no shared connection until now.
     pub fn in_vain(&self) -> u64 {
         self.in_vain.get()
     }

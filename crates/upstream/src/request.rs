@@ -16,7 +16,7 @@ pub struct UpstreamRequest<'a> {
     pub parts: &'a request::Parts,
     /// The authority of the request.
     pub host: &'a str,
-    /// How its body may change on its way.
+    /// The codings that its body may have on its way.
     pub body: BodyCodings<'a>,
     /// The fields about the client.
     pub forwarded: &'a ForwardedFields,
@@ -43,12 +43,13 @@ pub struct HeadAsked<'a> {
     pub may_be_lines: bool,
 }
 
-/// How the body of a request may change on its way.
+/// The codings that the body of a request may have on its way.
 #[derive(Clone, Copy, Default)]
 pub struct BodyCodings<'a> {
     /// The request with a body that is coded, for an upstream that accepts that.
     pub coded: Option<&'a request::Parts>,
-    /// What the client's body is decoded from. The request's fields are those of the decoded one.
+    /// The coding from which the client's body is decoded. The request's fields are those of the
+    /// decoded one.
     pub decoded_from: Option<Coding>,
 }
 
@@ -59,7 +60,7 @@ impl UpstreamRequest<'_> {
     }
 }
 
-/// What the upstream of a connection says of coded bodies. It is not remembered beyond the
+/// The word of a connection's upstream about coded bodies. It is not remembered beyond the
 /// connection: the next one may be of a server that does not decode, and stores what it gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CodedBodies {
@@ -91,7 +92,7 @@ impl CodedBodies {
     }
 }
 
-/// Why there is no response.
+/// The reason why there is no response.
 #[derive(Debug)]
 pub enum NoAnswer {
     /// It sent a TLS alert before the first byte of a response. By TLS 1.3 a client certificate is

@@ -1,10 +1,10 @@
-//! What a TLS connection to an upstream has agreed on, read from rustls.
+//! The agreement of a TLS connection to an upstream, read from rustls.
 
 use rustls::{ClientConnection, HandshakeKind};
 
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
-/// What a connection has agreed on. `None` before the end of its handshake.
+/// Returns the agreement of a connection. `None` before the end of its handshake.
 pub fn tls_info(tls: &ClientConnection) -> Option<UpstreamTlsInfo> {
     let suite = tls.negotiated_cipher_suite()?.suite().as_str()?;
     let group = tls.negotiated_key_exchange_group();

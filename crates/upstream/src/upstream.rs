@@ -43,7 +43,7 @@ impl Upstream {
         }
     }
 
-    /// What its connection has agreed on, if that is by TLS.
+    /// Returns the agreement of its connection, if that is by TLS.
     pub fn tls(&self) -> Option<&Arc<UpstreamTlsInfo>> {
         match self {
             Self::Http1(one) => one.tls.as_ref(),

@@ -1,4 +1,4 @@
-//! How wide the windows of an upstream's streams are, and what is counted for them.
+//! The width of the windows of an upstream's streams, and the memory that is counted for them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const WIDER: u32 = 4;
 /// Most bytes of all streams' windows of a connection beyond the least ones: all clients may stop
 /// reading.
 const AHEAD_BYTES_MAX: usize = 16 << 20;
-/// And at most one such part of the memory that is left.
+/// The divisor of the memory that is left: all of them take at most one such part of it.
 const AHEAD_PARTS: usize = 16;
 /// Streams that a new connection has room for with its first windows: a request, and the sixteen
 /// that its client may have pipelined (`ahead.rs`).

@@ -16,7 +16,7 @@ pub const CONNECT_HEAD_BYTES_MAX: usize = 8192;
 pub struct ConnectReader {
     /// Bytes that were read.
     seen: usize,
-    /// Where the line begins in which they end.
+    /// The beginning of the line in which they end.
     line: usize,
 }
 
@@ -69,7 +69,7 @@ pub enum TargetHost {
     Ip(IpAddr),
 }
 
-/// What is wrong with a CONNECT request. Always the client's fault.
+/// The fault of a CONNECT request. Always the client's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectFault {
     /// No empty line within [`CONNECT_HEAD_BYTES_MAX`].

@@ -1,5 +1,5 @@
-//! What can be wrong with a handshake message, and where. The hello readers share these. Every
-//! fault is the peer's.
+//! The faults of a handshake message, and their places. The hello readers share these. Every fault
+//! is the peer's.
 
 use crate::alert::AlertDescription;
 use core::fmt;
@@ -11,11 +11,11 @@ pub struct Malformed {
     /// Offset in the handshake stream: from the message's type byte, without record headers. Below
     /// 2^24 + 4, because no message is longer.
     pub at: u32,
-    /// What is wrong.
+    /// The fault.
     pub why: Fault,
 }
 
-/// What is wrong with a handshake message or with the records that carry it.
+/// The fault of a handshake message or of the records that carry it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A record longer than 2^14 bytes (RFC 8446 5.1: `record_overflow`).

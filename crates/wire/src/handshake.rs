@@ -20,7 +20,7 @@ pub(crate) const MESSAGE_HEADER_LEN: usize = 4;
 pub(crate) struct MessageReader {
     message_type: u8,
     message_bytes_max: usize,
-    /// Whether the message must end with its last record (a ClientHello), or others may follow in
+    /// True if the message must end with its last record (a ClientHello); else others may follow in
     /// it (a server's flight).
     aligned: bool,
     /// Bytes of `raw` in complete records.

@@ -52,8 +52,8 @@ pub fn ja4(hello: &Hello<'_>, sha256: impl Fn(&[u8]) -> [u8; 32]) -> Ja4 {
     ja4_by_lists(hello, |list| list_hash(list, &sha256))
 }
 
-/// The same with hashes that the caller may know already: `hash` must return the [`list_hash`] of
-/// at most two lists. Most clients send the same lists in all hellos.
+/// Makes the JA4 from hashes that the caller may know already: `hash` must return the [`list_hash`]
+/// of at most two lists. Most clients send the same lists in all hellos.
 pub fn ja4_by_lists(hello: &Hello<'_>, mut hash: impl FnMut(&[u16]) -> HashPrefix) -> Ja4 {
     let suites = match suites::<LIST_LEN_USUAL>(hello, &mut hash) {
         (_, None) => long_suites(hello, &mut hash),

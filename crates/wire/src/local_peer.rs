@@ -8,7 +8,7 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// section 2.7 forbids it as a source, and Linux drops such packets, so no peer by TCP has it.
 const PREFIX: u32 = 0xff01_0000;
 
-/// Who connected to a Unix socket, as the kernel says it (SO_PEERCRED).
+/// The peer that connected to a Unix socket, as the kernel says it (SO_PEERCRED).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalPeer {
     /// The user.

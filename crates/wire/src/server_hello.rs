@@ -43,16 +43,16 @@ pub enum ServerPeek {
     Alert {
         /// Its code.
         description: u8,
-        /// Where its record ends in what was fed.
+        /// The end of its record in what was fed.
         raw_len: usize,
     },
-    /// What the server chose.
+    /// The server's choice.
     ServerHello(ServerHello),
     /// TLS, but no client should accept it.
     Malformed(Malformed),
 }
 
-/// What a server chose. In a HelloRetryRequest: what it will choose.
+/// The choice of a server. In a HelloRetryRequest: what it will choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerHello {
     /// The negotiated version: `supported_versions`, or without it `legacy_version`.
@@ -65,7 +65,7 @@ pub struct ServerHello {
     pub cipher_suite: u16,
     /// The TLS compression method chosen; 0 is "null", the only one in TLS 1.3.
     pub compression_method: u8,
-    /// Where the last record that holds the hello ends in what was fed. The record may hold more
+    /// The end of the last record that holds the hello, in what was fed. The record may hold more
     /// messages, and may be incomplete.
     pub raw_len: usize,
 }

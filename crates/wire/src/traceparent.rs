@@ -10,7 +10,7 @@ const VERSION: &[u8; 2] = b"00";
 const VERSION_FORBIDDEN: u8 = 0xff;
 /// The flag of a trace that is recorded.
 const SAMPLED: u8 = 0x01;
-/// Where the parts of the field begin. Before each of them but the first is a dash.
+/// The beginnings of the parts of the field. Before each of them but the first is a dash.
 const TRACE_ID_AT: usize = 3;
 const SPAN_ID_AT: usize = 36;
 const FLAGS_AT: usize = 53;
@@ -22,7 +22,7 @@ pub type TraceId = [u8; 16];
 /// The number of a span of a trace. It is never 0.
 pub type SpanId = [u8; 8];
 
-/// What a `traceparent` field says.
+/// The contents of a `traceparent` field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     /// The trace.

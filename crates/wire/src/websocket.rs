@@ -73,7 +73,8 @@ impl FrameReader {
         }
     }
 
-    /// Where the direction is, for another process: a code, two small values and a length.
+    /// Exports the place of the direction for another process: a code, two small values and a
+    /// length.
     pub fn export(self) -> [u8; EXPORT_BYTES] {
         let (code, one, other, length) = match self.state {
             State::Between => (0, 0, 0, 0),

@@ -17,7 +17,7 @@ use super::super::{Tally, in_time};
 use crate::client::{self, tls};
 use crate::lab::NAMES;
 
-/// What echoes.
+/// The kinds of connections that echo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Echo {
     /// Bytes.

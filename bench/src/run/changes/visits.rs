@@ -172,6 +172,6 @@ const COLUMNS: [Column; 9] = [
 
 /// The row of the time without a change.
 const QUIET: &str = "no change";
-/// What a change still moves after it has ended, such as a file that is read again.
+/// The time in which a change still moves bytes after its end, such as a file that is read again.
 const AFTERMATH: Duration = Duration::from_millis(300);
 const EVERY: Duration = Duration::from_millis(5);

@@ -114,7 +114,7 @@ pub struct Checkout {
     pub seconds: f64,
     /// Responses by coding.
     pub codings: BTreeMap<String, usize>,
-    /// What responses without a coding may be used for: `match` and `Available-Dictionary`.
+    /// The uses of responses without a coding: `match` and `Available-Dictionary`.
     pub dictionaries: HashMap<String, String>,
 }
 

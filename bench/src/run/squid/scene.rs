@@ -23,7 +23,7 @@ use crate::client::{self, tls};
 use crate::flight::{self, Shape};
 use crate::lab::{CERTIFICATE, KEY, Lab, LabAuthority, NAMES, ORIGINS, Server, host_name};
 
-/// What robots do on a connection.
+/// The work of robots on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Visit {
     /// They send a hello of 250 bytes, which a flight that is no cryptography answers.
@@ -45,7 +45,7 @@ impl Visit {
     }
 }
 
-/// How long robots work.
+/// The span for which robots work.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Span {
     Time(Duration),
@@ -58,7 +58,7 @@ pub(super) enum Program {
     Eyelet,
 }
 
-/// What a server does with connections.
+/// A server's step with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// It splices them unread.
@@ -96,7 +96,7 @@ pub(super) struct Place {
 
 pub(super) struct Scene<'a> {
     lab: &'a Lab,
-    /// Of all origins.
+    /// The port of all origins.
     port: u16,
     robots: usize,
 }
@@ -304,7 +304,7 @@ async fn exchange(stream: &mut TcpStream, i: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// As the manual has it: intercepted, one process, no cache, no log.
+/// Returns a configuration as in the manual: intercepted, one process, no cache, no log.
 fn squid(folder: &Path, place: &Place) -> String {
     let (folder, Place { row, address, .. }) = (folder.display(), place);
     let base = format!("{folder}/{}", row.label);
@@ -381,7 +381,7 @@ fn source(k: usize, i: usize) -> Ipv4Addr {
 pub(super) const REPLY_BYTES: usize = 1024;
 /// More than a head and the small body that follows it.
 const RESPONSE_BYTES_MAX: usize = 2048;
-/// Where Debian has Squid's helper.
+/// The path of Squid's own program for certificates in Debian.
 const CERTGEN: &str = "/usr/lib/squid/security_file_certgen";
 const HOSTS: &str = "hosts";
 /// Squid wants one listening port that is not intercepted.

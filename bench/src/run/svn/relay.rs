@@ -23,8 +23,8 @@ impl Rate {
         Duration::from_secs_f64(bytes as f64 * 8.0 / self.0 as f64)
     }
 
-    /// When a line that is free at `free_at` has carried these bytes. The line makes up for what a
-    /// late timer costs, up to [`BURST`], and for no other idle time.
+    /// Returns the time at which a line that is free at `free_at` has carried these bytes. The line
+    /// makes up for what a late timer costs, up to [`BURST`], and for no other idle time.
     fn carried_at(self, free_at: Instant, now: Instant, bytes: usize) -> Instant {
         let begin = now.checked_sub(BURST).map_or(free_at, |least| least.max(free_at));
         begin + self.time(bytes as u64)
@@ -56,8 +56,8 @@ impl FromStr for Rate {
 #[derive(Debug)]
 struct Bucket {
     rate: Rate,
-    /// When the line has carried all that it was given. A mutex of tokio wakes in order, so
-    /// connections take turns.
+    /// The time at which the line has carried all that it was given. A mutex of tokio wakes in
+    /// order, so connections take turns.
     free_at: Mutex<Instant>,
 }
 
@@ -83,7 +83,7 @@ pub struct LineCounts {
 }
 
 impl LineCounts {
-    /// What clients have read and written, and how many connections they have made.
+    /// Returns the bytes that clients have read and written, and the number of their connections.
     pub fn now(&self) -> [u64; 3] {
         [&self.read, &self.written, &self.connections].map(|one| one.load(Ordering::Relaxed))
     }

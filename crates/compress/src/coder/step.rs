@@ -1,4 +1,4 @@
-//! What all coders share: steps, efforts, and the error.
+//! The parts that all coders share: steps, efforts, and the error.
 
 /// A coder failed, which is never the peer's fault. The response must be cut, not ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,7 +10,7 @@ pub struct CodingError {
     pub why: &'static str,
 }
 
-/// How hard a coder tries: bytes against CPU.
+/// The effort of a coder: bytes against CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effort {
     /// For long streams and busy times: a third of gzip-6's CPU.
@@ -21,7 +21,7 @@ pub enum Effort {
     Small,
 }
 
-/// What to do with the bytes.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodingStep {
     /// More follows: the coder may hold bytes back.

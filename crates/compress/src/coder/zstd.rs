@@ -33,8 +33,8 @@ impl Zstd {
         Ok(())
     }
 
-    /// As [`Zstd::begin`], with a dictionary that is copied and prepared for this body alone, whose
-    /// length is unknown. Raw content only, see [`is_raw`].
+    /// Begins as [`Zstd::begin`], with a dictionary that is copied and prepared for this body
+    /// alone, whose length is unknown. Raw content only, see [`is_raw`].
     ///
     /// # Errors
     /// The library's; the context must then be dropped.
@@ -279,7 +279,8 @@ const HASH_LOG_MAX: u32 = 22;
 /// 256 Ki entries, 3 MiB: as many positions as a dictionary of 512 KiB is searched by. On 60 source
 /// files with a dictionary of 1 MiB this gives up to 3.5 % more bytes than tables without a limit.
 const TABLE_LOG_MAX: u32 = 18;
-/// What a context with a dictionary takes beside its window, tables and the dictionary, measured.
+/// The bytes that a context with a dictionary takes beside its window, tables and the dictionary,
+/// measured.
 const BASE_BYTES: usize = 810_000;
 
 /// 1 MiB, for bodies that are known to be longer.

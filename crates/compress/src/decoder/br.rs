@@ -28,7 +28,7 @@ impl Unbr {
         Self { state, tally, is_done: false }
     }
 
-    /// With raw content (RFC 9842 section 4).
+    /// A decoder with raw content (RFC 9842 section 4).
     pub(super) fn with_dictionary(dictionary: &[u8]) -> Option<Self> {
         let mut unbr = Self::new();
         let mut cells = unbr.tally.alloc_cell(dictionary.len());

@@ -18,14 +18,14 @@ pub const DECODER_BYTES_MAX: usize = 20 << 20;
 /// A decoder of one body.
 pub struct ContentDecoder {
     work: Work,
-    /// What must come before the coded bytes: magic bytes and the dictionary's hash (RFC 9842
-    /// sections 4 and 5). It is checked as it comes.
+    /// The bytes that must come before the coded bytes: magic bytes and the dictionary's hash (RFC
+    /// 9842 sections 4 and 5). They are checked as they come.
     awaited: Vec<u8>,
     /// Bytes of it that came.
     met: usize,
     /// True if any byte came.
     began: bool,
-    /// What it may grow by in a step.
+    /// The bytes by which it may grow in a step.
     room_bytes: usize,
 }
 

@@ -1,9 +1,9 @@
-//! What all decoders share: how much a step puts out, and the fault.
+//! The parts that all decoders share: the room of a step's output, and the fault.
 
 /// Most bytes that one step puts out: a TLS record. The receiver takes them before the next step.
 pub const STEP_BYTES_MAX: usize = 16 << 10;
 
-/// Why a coded body cannot be decoded. All but the last are the fault of who coded it.
+/// The reason why a coded body cannot be decoded. All but the last are the fault of who coded it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodingFault {
     /// The bytes are not of that coding, or a checksum is wrong, or the window is too large.

@@ -7,7 +7,8 @@ use crate::coder::zstd::is_raw;
 
 /// 8 MiB, the most that the content coding allows (RFC 9659 section 3).
 const WINDOW_LOG_MAX: u32 = 23;
-/// What the library allocates beside a window: three blocks of 128 KiB and a few bytes (measured).
+/// The bytes that the library allocates beside a window: three blocks of 128 KiB and a few bytes
+/// (measured).
 const BESIDE_WINDOW_BYTES: usize = (3 << 17) + (1 << 10);
 /// RFC 8878 section 3.1.1.
 const MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
@@ -32,7 +33,7 @@ impl Unzstd {
         Some(Self { context, base_bytes, window_log_max, is_between: true, is_idle: true })
     }
 
-    /// With raw content (RFC 9842 section 5).
+    /// A decoder with raw content (RFC 9842 section 5).
     pub(super) fn with_dictionary(dictionary: &[u8]) -> Option<Self> {
         let mut unzstd = Self::new()?;
         // Else the library would read tables out of it.
@@ -76,7 +77,7 @@ impl Unzstd {
         Ok(())
     }
 
-    /// How many bytes more a frame takes at most that begins so.
+    /// Returns the upper bound of further memory for a frame that begins so.
     fn growth_bytes(&self, input: &[u8]) -> usize {
         let window_max = 1 << self.window_log_max;
         let window = match window_bytes(input) {

@@ -12,15 +12,15 @@ use super::use_as::UseAs;
 use super::{DICTIONARY_BYTES_MAX, Hash};
 use crate::coder::zstd::is_raw;
 
-/// Whose responses may be dictionaries for each other: of one rule and one origin.
+/// The rule and the origin whose responses may be dictionaries for each other.
 pub type LearnedOrigin = (Box<str>, Box<str>);
 
 /// A response before it is in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDictionary {
-    /// Whose it is.
+    /// The rule and the origin that it is of.
     pub origin: LearnedOrigin,
-    /// What its server said.
+    /// Its server's field `Use-As-Dictionary`.
     pub use_as: UseAs,
     /// The name of its file: a hash of the origin, the pattern and the destinations.
     pub file: Hash,
@@ -32,7 +32,7 @@ pub struct NewDictionary {
     pub fresh_until: u64,
 }
 
-/// What became of a dictionary, for its file. Changes are in the order in which they were made.
+/// A change of a dictionary, for its file. Changes are in the order in which they were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LearnedChange {
     /// The dictionary of this number is to be saved, if it is still there.
@@ -48,7 +48,7 @@ pub struct Learned {
     pub hash: Hash,
     /// Decoded content.
     pub body: Bytes,
-    /// What its server said.
+    /// Its server's field `Use-As-Dictionary`.
     pub use_as: UseAs,
     /// It is used before this second since 1970 (section 2.2.1).
     pub fresh_until: u64,
@@ -68,7 +68,7 @@ pub struct Learned {
 #[derive(Debug, Default)]
 pub struct LearnedStore {
     origins: HashMap<LearnedOrigin, Index>,
-    /// Where each is, by its number.
+    /// The origin and the pattern of each, by its number.
     order: BTreeMap<u64, (LearnedOrigin, Box<str>)>,
     bytes: usize,
     bytes_max: usize,
@@ -602,7 +602,7 @@ mod tests {
         assert_eq!(dropped, EXPIRED_MAX + 9);
     }
 
-    /// As Subversion has them: a dictionary for each file, at any revision.
+    /// Patterns as Subversion has them: a dictionary for each file, at any revision.
     #[test]
     fn a_thousand_patterns_are_not_scanned() {
         let mut store = LearnedStore::new(64 << 20);

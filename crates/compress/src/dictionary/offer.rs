@@ -1,5 +1,5 @@
-//! Which responses become dictionaries, which requests may be answered with one, and the fields
-//! that say so (RFC 9842 sections 2.1, 6.2 and 9.3.3).
+//! Decides which responses become dictionaries and which requests may be answered with one, and
+//! writes the fields that say so (RFC 9842 sections 2.1, 6.2 and 9.3.3).
 
 use http::header::{
     ACCEPT_ENCODING, ACCESS_CONTROL_ALLOW_ORIGIN, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
@@ -15,7 +15,7 @@ use crate::eligible::{LENGTH_MIN, LENGTH_MIN_TRAINED};
 use crate::fields::{are_readable, has_directive, lists};
 use crate::validators::{varies_by, vary};
 
-/// What a rule says of the responses that may become dictionaries.
+/// A rule's terms for the responses that may become dictionaries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// A dictionary is of one file, so short ones are worth it too.

@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pattern(Box<str>);
 
-/// Why a text is not a pattern.
+/// The reason why a text is not a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternFault {
     /// It is relative: clients would resolve it against the dictionary's URL, but operators read it
@@ -62,7 +62,7 @@ impl Pattern {
         self.parts(path).is_some()
     }
 
-    /// What each `*` stands for in a path that matches. Linear: each part between two `*` is
+    /// Returns the text for each `*` in a path that matches. Linear: each part between two `*` is
     /// searched for once, and its leftmost position leaves most to the rest.
     fn parts<'a>(&self, path: &'a str) -> Option<Vec<&'a str>> {
         let mut literals = self.0.split('*');

@@ -34,13 +34,13 @@ impl Family {
 pub struct StoredVersion {
     /// The hash of `body`.
     pub hash: Hash,
-    /// Where it was seen, at least once. The last one is the newest.
+    /// The responses in which it was seen, at least one. The last one is the newest.
     pub sightings: Vec<Sighting>,
     /// Decoded content.
     pub body: Bytes,
 }
 
-/// Where a response was seen: files of several families may have the same bytes.
+/// A response in which it was seen: files of several families may have the same bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sighting {
     /// The family.
@@ -52,7 +52,7 @@ pub struct Sighting {
 }
 
 impl StoredVersion {
-    /// Where a family has it.
+    /// Returns the sighting in this family.
     pub fn sighting(&self, family: &Family) -> Option<&Sighting> {
         self.sightings.iter().find(|sighting| sighting.family == *family)
     }
@@ -105,7 +105,7 @@ pub struct Store {
     seen: u64,
 }
 
-/// What a change means for the copy on disk.
+/// The effect of a change on the copy on disk.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// The version that is new.

@@ -1,10 +1,10 @@
 //! Trains a dictionary from samples of response bodies.
 
-/// Why there is no dictionary.
+/// The reason why there is no dictionary.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrainFault {
     /// The trainer needs several samples with common content.
-    #[error("{0} samples are too few, or have nothing in common")]
+    #[error("{0} samples are too few, or have nothing in common: give more responses of one kind")]
     Samples(usize),
     /// The library's message.
     #[error("the trainer: {0}")]

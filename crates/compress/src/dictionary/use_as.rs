@@ -21,19 +21,19 @@ pub(crate) const DESTINATIONS_MAX: usize = 32;
 /// Fields of Vary that say nothing of who the client is, beside `sec-fetch-*`.
 const VARY_OF_ALL: [&str; 2] = ["accept-encoding", "available-dictionary"];
 
-/// What the field says.
+/// The contents of the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UseAs {
     /// The paths that the dictionary is for.
     pub pattern: Pattern,
     /// The request destinations that it is for. Empty: all.
     pub destinations: Vec<Box<str>>,
-    /// What the client says in Dictionary-ID. Empty: nothing.
+    /// The id that the client sends back in Dictionary-ID. Empty: nothing.
     pub id: Box<str>,
 }
 
 impl UseAs {
-    /// What was read before. `None`: it is not what a field can say.
+    /// Restores what was read before. `None`: it is not what a field can say.
     pub fn of(pattern: &str, destinations: Vec<Box<str>>, id: Box<str>) -> Option<Self> {
         let pattern = Pattern::new(pattern).ok()?;
         let is_text = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
@@ -126,7 +126,7 @@ enum Value<'a> {
     Other,
 }
 
-/// What is left to read.
+/// The text that is left to read.
 struct Left<'a>(&'a str);
 
 impl<'a> Left<'a> {

@@ -1,9 +1,6 @@
 //! Checks the files that a configuration names: that they exist, and for `check` that certificates
 //! can be used and fit their keys and their rules.
 
-pub mod certificate;
-pub mod crl;
-pub mod pem;
 pub mod users;
 
 use std::collections::HashMap;
@@ -14,9 +11,9 @@ use std::time::SystemTime;
 use eyelet_policy::NamePattern;
 use eyelet_sys::file::{read_text, regular_mode};
 
-use crate::document::reader::{Place, Text};
-use crate::files::certificate::CertificateFiles;
-use crate::files::certificate::{CertificateError, Description};
+use eyelet_document::reader::{Place, Text};
+use eyelet_pki::certificate::{self, CertificateError, CertificateFiles, Description};
+use eyelet_pki::crl;
 
 /// The depth to which the files are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +44,7 @@ pub(crate) struct Files {
 /// were read: a reload does not read thousands of them again.
 pub type UnchangedPairs = Box<dyn Fn(&CertificateFiles) -> Option<Description>>;
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Clone)]
 struct Unreadable {
     message: String,
@@ -55,7 +52,7 @@ struct Unreadable {
     is_absent: bool,
 }
 
-/// Why a pair cannot be used.
+/// The reason why a pair cannot be used.
 #[derive(Clone)]
 struct Fault {
     message: String,

@@ -11,9 +11,9 @@ use aws_lc_rs::hmac::{self, HMAC_SHA256};
 use aws_lc_rs::rand::{self, SecureRandom};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::document::diagnostic::{FileFault, Mistakes, Severity, Source};
-use crate::document::reader::Section;
 use crate::files::{self, Files};
+use eyelet_document::diagnostic::{FileFault, Mistakes, Severity, SourceText};
+use eyelet_document::reader::Section;
 
 /// The users of a listener, by name. Clones share them.
 #[derive(Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Users {
         user.filter(|_| is_right).map(|user| &*user.name)
     }
 
-    /// Says if there is a user of this name.
+    /// True if there is a user of this name.
     pub fn has(&self, name: &str) -> bool {
         self.0.binary_search_by(|user| (*user.name).cmp(name)).is_ok()
     }
@@ -71,7 +71,7 @@ impl Users {
             return Ok(Self(users.into()));
         }
         let shown = without_hashes(text);
-        Err(FileFault::Text(mistakes.all(&Source::new(path, &shown))))
+        Err(FileFault::Text(mistakes.all(&SourceText::new(path, &shown))))
     }
 }
 

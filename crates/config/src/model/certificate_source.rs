@@ -1,6 +1,6 @@
-//! Where the certificates of a terminate rule come from: files, this process, or another one.
+//! The sources of the certificates of a terminate rule: files, this process, or another one.
 
-/// Where the certificates of a rule come from.
+/// The source of the certificates of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CertificateSource {
     /// Files, in `RuleList::certificates`.

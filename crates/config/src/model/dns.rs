@@ -18,7 +18,7 @@ pub struct Dns {
 /// A resolver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameServer {
-    /// Where it is asked.
+    /// The address at which it is asked.
     pub address: SocketAddr,
     /// The way in which it is asked.
     pub transport: DnsTransport,

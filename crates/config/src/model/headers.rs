@@ -6,7 +6,7 @@ use http::header::{
 };
 use toml::de::DeValue;
 
-use crate::document::reader::Section;
+use eyelet_document::reader::Section;
 
 /// Fields and their values, set in a response in this order.
 pub type Fields = Vec<(HeaderName, HeaderValue)>;

@@ -1,14 +1,14 @@
-//! Where a listener is: an address with a port, or the path of a Unix socket.
+//! The place of a listener: an address with a port, or the path of a Unix socket.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::document::reader::Place;
 use crate::files::Files;
+use eyelet_document::reader::Place;
 
-/// Where clients connect.
+/// The address to which clients connect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
     /// By TCP.

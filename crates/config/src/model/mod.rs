@@ -19,19 +19,19 @@ use eyelet_wire::alert::AlertDescription;
 pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
 
-use crate::files::certificate::CertificateFiles;
 use crate::files::users::Users;
 pub use crate::model::certificate_source::{CertificateSource, LocalNames};
 use crate::model::headers::Fields;
 use crate::model::listen_address::ListenAddress;
-use crate::spiffe::id::SpiffePattern;
+use eyelet_pki::certificate::CertificateFiles;
+use eyelet_pki::spiffe::id::SpiffePattern;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// The name that rules may use in `listener`; its address works, too.
     pub name: Option<String>,
-    /// Where to bind.
+    /// The address to bind.
     pub address: ListenAddress,
     /// The permissions of its file, if it is a Unix socket.
     pub mode: u32,
@@ -43,7 +43,7 @@ pub struct Listener {
     pub proxy_protocol_from: Vec<IpNet>,
     /// True if another process may also bind the port.
     pub reuse_port: bool,
-    /// Who answers an ACME server's requests on an `http_redirect` listener, if Eyelet does not.
+    /// The server of an ACME server's requests on an `http_redirect` listener, if Eyelet is not.
     pub acme_upstream: Option<SocketAddr>,
     /// True if the kernel holds connections back until their client has sent something.
     pub defer_accept: bool,
@@ -183,7 +183,7 @@ pub enum DialSource {
     Client,
 }
 
-/// Where a spliced connection goes.
+/// The upstream of a spliced connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SpliceUpstream {
     /// `host:port`.
@@ -251,15 +251,15 @@ pub struct Terminate {
     pub others: Vec<TerminateUpstream>,
     /// The choice of one of several.
     pub balance: Balance,
-    /// Where its certificates come from.
+    /// The source of its certificates.
     pub certificates: CertificateSource,
     /// The time for which connections and requests are held while the upstream is down.
     pub upstream_wait: Duration,
     /// ALPN protocols to choose from, in order of preference. Empty: no ALPN.
     pub alpn_select: Vec<Vec<u8>>,
-    /// If given, client certificates are required and verified against these CA certificates.
+    /// The CA certificates that must have signed the client's, where one is required.
     pub client_ca: Option<PathBuf>,
-    /// If not empty, client certificates are required, with one of these SPIFFE ids.
+    /// The SPIFFE ids of which the client's certificate must have one. Empty: none is asked for.
     pub client_spiffe: Vec<SpiffePattern>,
     /// The revocation lists of the authorities in `client_ca`. Empty: none is asked for.
     pub client_crl: Vec<PathBuf>,
@@ -281,7 +281,7 @@ pub struct Terminate {
     pub hold: Option<Hold>,
 }
 
-/// Where a terminated connection goes.
+/// The upstream of a terminated connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TerminateUpstream {
     /// `tcp://host:port`: dialled when the handshake ends.
@@ -380,7 +380,7 @@ pub struct HttpUpstream {
     pub tls: Option<UpstreamTls>,
     /// Says if we speak HTTP/2 to it.
     pub http2: UpstreamHttp2,
-    /// If the client chose the address: the internal networks that it may reach.
+    /// The internal networks that it may reach, if the client chose the address.
     pub chosen: Option<Vec<IpNet>>,
 }
 
@@ -395,7 +395,7 @@ pub enum UpstreamHttp2 {
     On,
 }
 
-/// Where an HTTP application is.
+/// The address of an HTTP application.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HttpAddress {
     /// `http://host:port` or `https://host:port`.
@@ -438,7 +438,7 @@ pub struct UpstreamFiles {
     pub certificate: Option<CertificateFiles>,
     /// True if that certificate is the one of the SPIFFE Workload API instead.
     pub shows_svid: bool,
-    /// If not empty, it must have one of these SPIFFE ids, and no name.
+    /// The SPIFFE ids of which it must have one, and no name. Empty: it has a name.
     pub ids: Vec<SpiffePattern>,
     /// The revocation lists of the authorities in `ca`. Empty: none is asked for.
     pub crl: Vec<PathBuf>,
@@ -453,7 +453,8 @@ pub enum ProxyProtocol {
     V2,
 }
 
-/// What a hold rule adds to its action. `of_requests`: requests are held, and no connection.
+/// The settings that a hold rule adds to its action. `of_requests`: requests are held, and no
+/// connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Hold {
     /// The list that the verdict "always" adds a name to.
@@ -500,7 +501,7 @@ pub struct Compression {
     pub offload: bool,
     /// True if responses that may contain a secret next to reflected input stay uncompressed.
     pub breach_rule: bool,
-    /// Whose requests are exempt from that.
+    /// The pages whose requests are exempt from that.
     pub breach_allow: Allowed,
     /// Most bytes of random padding added to each response. 0: none.
     pub length_hiding: usize,
@@ -529,7 +530,7 @@ impl Default for Compression {
     }
 }
 
-/// Where dictionaries are kept.
+/// The settings of the dictionaries that are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dictionaries {
     /// A folder. `None`: in memory only.
@@ -547,7 +548,7 @@ impl Default for Dictionaries {
 /// The settings of what is logged of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Where the access log goes.
+    /// The place of the access log.
     pub access: Access,
     /// True if entries contain JA4, which costs two hashes per connection.
     pub ja4: bool,
@@ -567,7 +568,7 @@ pub enum LogFormat {
     Text,
 }
 
-/// Where the access log goes.
+/// The place of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// `"stdout"`.

@@ -13,11 +13,11 @@ use eyelet_wire::hello::HostName;
 use eyelet_wire::version::{self, Version};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::document::reader::nearest;
 use crate::model::{
     DESTINATION, Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream,
     TlsUpstream, UpstreamFiles, UpstreamHttp2, UpstreamTls,
 };
+use eyelet_document::reader::nearest;
 
 /// An address to listen on.
 pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {

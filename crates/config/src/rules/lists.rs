@@ -12,10 +12,10 @@ use eyelet_policy::{
 };
 use ipnet::IpNet;
 
-use crate::document::diagnostic::{Diagnostic, FileFault, Mistakes, Severity, Source};
-use crate::document::reader::{Place, Text};
 use crate::files;
 use crate::model::values;
+use eyelet_document::diagnostic::{Diagnostic, FileFault, Mistakes, Severity, SourceText};
+use eyelet_document::reader::{Place, Text};
 
 /// The kind of what a file lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,7 +31,7 @@ pub enum ListKind {
 /// A file that rules take a list from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ListFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
     pub kind: ListKind,
 }
@@ -356,7 +356,7 @@ fn all(mistakes: Mistakes, path: &Path, text: &str) -> Vec<Diagnostic> {
     if mistakes.errors + mistakes.warnings == 0 {
         return Vec::new();
     }
-    mistakes.all(&Source::new(path, text))
+    mistakes.all(&SourceText::new(path, text))
 }
 
 /// The beginning of an entry, for messages. No valid entry is longer.

@@ -5,17 +5,17 @@ use eyelet_policy::{
 };
 use ipnet::IpNet;
 
-use crate::document::reader::{Section, Text, repeated};
 use crate::model::ListenerKind;
 use crate::model::values;
 use crate::rules::lists::{ListKind, ListReader};
 use crate::rules::{quic, requester};
 use crate::settings::listeners::Listeners;
 use crate::settings::local::is_loopback_name;
+use eyelet_document::reader::{Section, Text, repeated};
 
 /// The matchers of a rule.
 pub(crate) struct Matchers<'t> {
-    /// With their offsets, for later messages.
+    /// The names with their offsets, for later messages.
     pub(crate) sni: Vec<(Text<'t>, NamePattern)>,
     /// Lists of further names.
     pub(crate) sni_lists: Vec<ListId>,

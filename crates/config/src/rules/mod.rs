@@ -17,8 +17,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::files::certificate::CertificateFiles;
 use crate::model::Action;
+use eyelet_pki::certificate::CertificateFiles;
 
 /// Names and actions of the rules; their matchers are in `Config::policy`. A rule costs its name
 /// and 12 bytes. Its action costs nothing if another rule has the same, and so with its
@@ -30,12 +30,12 @@ pub struct RuleList {
     actions: Box<[Arc<Action>]>,
     /// A certificate, its key, the next certificate, and so on: as written, relative to `folder`.
     files: Texts,
-    /// Where each set of certificates ends in `files`.
+    /// The ends of the sets of certificates in `files`.
     sets: Box<[u32]>,
     folder: PathBuf,
 }
 
-/// What the rules are called, in their order. Access lines need it after the configuration is gone.
+/// The names of the rules, in their order. Access lines need them after the configuration is gone.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RuleNames(Texts);
 
@@ -59,9 +59,9 @@ struct Row {
 
 #[derive(Clone, Copy, Debug)]
 pub struct RuleRef<'a> {
-    /// As given, or "rule N", counted from 1.
+    /// The name as given, or "rule N", counted from 1.
     pub name: &'a str,
-    /// What it does.
+    /// The action of the rule.
     pub action: &'a Action,
     /// Equal actions have the same number, below [`RuleList::actions_len`].
     pub action_number: u32,
@@ -71,12 +71,12 @@ pub struct RuleRef<'a> {
 }
 
 impl RuleList {
-    /// How many rules there are.
+    /// The number of rules.
     pub const fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are no rules.
+    /// True if there are no rules.
     pub const fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

@@ -1,6 +1,5 @@
 //! Reads the keys of an originate rule, and which listeners a rule's action fits.
 
-use crate::document::reader::Section;
 use crate::files::Files;
 use crate::model::headers::Fields;
 use crate::model::values;
@@ -11,6 +10,7 @@ use crate::rules::matchers::{self, Matchers};
 use crate::rules::upstreams;
 use crate::settings::compression;
 use crate::settings::listeners::Listeners;
+use eyelet_document::reader::Section;
 use eyelet_wire::version::Version;
 
 /// The port that an https:// URL leaves out.

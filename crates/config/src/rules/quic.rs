@@ -2,9 +2,9 @@
 
 use eyelet_wire::hello::Transport;
 
-use crate::document::reader::Section;
 use crate::model::Listener;
 use crate::settings::listeners::Listeners;
+use eyelet_document::reader::Section;
 
 /// The matcher `transport`.
 pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {

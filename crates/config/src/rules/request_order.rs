@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet};
 
 use eyelet_policy::{NamePattern, Rule};
 
-use crate::document::reader::Section;
 use crate::model::{Action, Terminate};
 use crate::rules::Reading;
+use eyelet_document::reader::Section;
 
 /// Pairs of rules that are looked at: a check of more would take longer than all else.
 const PAIRS_MAX: usize = 100_000;
@@ -77,7 +77,7 @@ enum At {
     Next,
 }
 
-/// What is wrong with a rule on requests and the next one for its connections, which is meant for
+/// Returns the fault of a rule on requests and the next one for its connections, which is meant for
 /// their names or for all others.
 fn warning((rule, own): (&Rule, &Action), next: &Action, is_meant: bool) -> Option<(At, String)> {
     let says = |at, text: &str| Some((at, text.to_owned()));

@@ -2,8 +2,8 @@
 
 use eyelet_policy::{PathGlob, RequestMatchers, RequestPattern};
 
-use crate::document::reader::Section;
 use crate::model::{Action, Splice, TerminateUpstream};
+use eyelet_document::reader::Section;
 
 /// The keys of a rule on requests.
 pub(crate) const REQUEST_KEYS: [&str; 3] = ["http_only_reads", "method", "path"];

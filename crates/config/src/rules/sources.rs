@@ -4,14 +4,14 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::document::reader::Section;
 use crate::model::{Host, HostPort, values};
+use eyelet_document::reader::Section;
 
 /// Most addresses of a rule: 7 million connections to one upstream, with the ports that Linux has
 /// by default.
 pub(crate) const SOURCES_MAX: usize = 256;
 
-/// What the upstreams of a rule are, for the addresses that they are dialled from.
+/// The upstreams of a rule, for the addresses that they are dialled from.
 pub(crate) enum Dialled<'a> {
     /// Configured hosts and ports.
     Hosts(Vec<&'a HostPort>),

@@ -1,10 +1,10 @@
 //! Reads the keys of a rule that need the SPIFFE Workload API: its certificate, and the SPIFFE ids
 //! of its clients and upstreams.
 
-use crate::document::reader::{Place, Section};
 use crate::model::{Action, CertificateSource};
 use crate::rules::matchers;
-use crate::spiffe::id::SpiffePattern;
+use eyelet_document::reader::{Place, Section};
+use eyelet_pki::spiffe::id::SpiffePattern;
 
 /// The value of a rule's `certificate` that takes it from the Workload API.
 pub(crate) const SPIFFE: &str = "spiffe";

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 
-use crate::document::reader::{Section, Text, repeated};
 use crate::files::Files;
-use crate::files::certificate::CertificateFiles;
 use crate::model::values;
 use crate::model::{
     Balance, Host, HostPort, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck,
@@ -18,6 +16,8 @@ use crate::rules::matchers;
 use crate::rules::sources::{self, Dialled};
 use crate::rules::spiffe;
 use crate::settings::duration;
+use eyelet_document::reader::{Section, Text, repeated};
+use eyelet_pki::certificate::CertificateFiles;
 
 /// Most upstreams of a rule: a worker remembers in 64 bits which of them it has tried.
 pub const UPSTREAMS_MAX: usize = 64;
@@ -318,7 +318,7 @@ pub(crate) fn crls(
     texts.into_iter().map(read).collect()
 }
 
-/// Says if revocation lists count although they have expired.
+/// True if revocation lists count although they have expired.
 pub(crate) fn accepts_expired_crl(section: &Section<'_>) -> bool {
     let words = [("accept", true), ("refuse", false)];
     section.word("crl_expired", " is no answer;", &words).unwrap_or(false)

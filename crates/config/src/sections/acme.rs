@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use eyelet_policy::NamePattern;
 use zeroize::Zeroizing;
 
-use crate::document::reader::{Place, Section, Text};
 use crate::files::{self, Files};
 use crate::model::{Listener, ListenerKind};
 use crate::rules::matchers::Matchers;
 use crate::settings::listeners::Listeners;
 use crate::settings::local::Permitted;
+use eyelet_document::reader::{Place, Section, Text};
 
 /// The value of a rule's `certificate` that orders certificates.
 pub(crate) const ACME: &str = "acme";
@@ -21,11 +21,11 @@ pub(crate) const ACME: &str = "acme";
 pub struct AcmeSettings {
     /// The URL of the server's directory.
     pub directory: String,
-    /// Whom the server may write to: URLs, such as `mailto:`.
+    /// The addresses to which the server may write: URLs, such as `mailto:`.
     pub contact: Vec<String>,
     /// The CA certificates that verify the server. `None`: the system's.
     pub ca: Option<PathBuf>,
-    /// Where the account and the certificates are stored. `None`: the default folder.
+    /// The folder of the account and the certificates. `None`: the default folder.
     pub folder: Option<PathBuf>,
     /// One of the server's profiles.
     pub profile: Option<String>,
@@ -334,8 +334,8 @@ const ACME_KEYS: [&str; 8] = [
 /// Bytes: ample room for any MAC key.
 const KEY_FILE_BYTES_MAX: u64 = 4 << 10;
 
-/// Where a server of TLS-ALPN-01 connects to (RFC 8737 section 3).
+/// The port to which a server of TLS-ALPN-01 connects (RFC 8737 section 3).
 const HTTPS_PORT: u16 = 443;
 
-/// Where a server of HTTP-01 connects to (RFC 8555 section 8.3).
+/// The port to which a server of HTTP-01 connects (RFC 8555 section 8.3).
 const HTTP_PORT: u16 = 80;

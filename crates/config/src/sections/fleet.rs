@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use eyelet_sys::file::read_regular;
 use zeroize::Zeroizing;
 
-use crate::document::reader::Section;
 use crate::files::Files;
 use crate::model::HostPort;
 use crate::model::values;
+use eyelet_document::reader::Section;
 
 /// `[fleet]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetSettings {
-    /// Where the shared values are.
+    /// The store of the shared values.
     pub store: StoreAddress,
     /// The file with the secret that seals them.
     pub secret_file: PathBuf,

@@ -4,7 +4,6 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::document::reader::Section;
 use crate::files::Files;
 use crate::model::listen_address::is_loopback_host;
 use crate::model::values;
@@ -13,6 +12,7 @@ use crate::rules::matchers::Matchers;
 use crate::rules::requests::REQUEST_KEYS;
 use crate::settings;
 use crate::settings::listeners::Listeners;
+use eyelet_document::reader::Section;
 
 /// `[hold]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct HoldWebhook {
 }
 
 impl Action {
-    /// What is added to it in a hold rule: it waits for a verdict first.
+    /// Returns the part that a hold rule adds: the action waits for a verdict first.
     pub fn hold(&self) -> Option<&Hold> {
         match self {
             Self::Splice(splice) => splice.hold.as_ref(),

@@ -7,8 +7,6 @@ use eyelet_policy::NamePattern;
 use ipnet::IpNet;
 use toml::de::{DeTable, DeValue};
 
-use crate::document::diagnostic::Diagnostic;
-use crate::document::reader::{Report, Section};
 use crate::files::{Depth, Files, read};
 use crate::model::dns::Dns;
 use crate::rules::matchers;
@@ -16,6 +14,8 @@ use crate::rules::mint::MINT;
 use crate::rules::requests;
 use crate::sections::secret::{self, SecretSettings, SecretSource};
 use crate::settings;
+use eyelet_document::diagnostic::Diagnostic;
+use eyelet_document::reader::{Report, Section};
 
 /// A profile of a file: the places that a command may reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct SandboxProfile {
     pub ask: bool,
     /// True if no name is refused.
     pub dry_run: bool,
-    /// Who resolves names.
+    /// The servers that resolve names.
     pub dns: Dns,
     /// Secrets that its command uses by their placeholders, and never has.
     pub secrets: Vec<SecretSettings>,
@@ -69,7 +69,7 @@ pub enum SandboxAction {
     Splice,
     /// It ends here, by a certificate that the run's own authority signs.
     Mint {
-        /// Who may sign the origin's certificate, in place of the system's roots.
+        /// The authorities that may sign the origin's certificate, in place of the system's roots.
         upstream_ca: Option<PathBuf>,
     },
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::document::reader::{Place, Section, Text};
+use eyelet_document::reader::{Place, Section, Text};
 
 /// The variable that names the socket (SPIFFE Workload Endpoint, section 4).
 pub const SPIFFE_SOCKET_VARIABLE: &str = "SPIFFE_ENDPOINT_SOCKET";

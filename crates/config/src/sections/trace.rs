@@ -6,16 +6,16 @@ use http::header::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 use zeroize::Zeroizing;
 
-use crate::document::reader::Section;
 use crate::files::{self, Files};
 use crate::model::listen_address::is_loopback_host;
 use crate::model::values;
 use crate::model::{Host, HostPort};
+use eyelet_document::reader::Section;
 
 /// `[trace]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceSettings {
-    /// Where spans are sent. `None`: ids are made and logged only.
+    /// The collector to which spans are sent. `None`: ids are made and logged only.
     pub endpoint: Option<TraceEndpoint>,
     /// The part of the traces begun here that is recorded: 0 to 1.
     pub sample: f64,

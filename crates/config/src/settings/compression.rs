@@ -7,9 +7,9 @@ use eyelet_compress::Effort;
 use eyelet_compress::breach::Allowed;
 use eyelet_compress::dictionary::pattern::FilePattern;
 
-use crate::document::reader::Section;
 use crate::model::{Compression, CompressionMode, Dictionaries};
 use crate::settings::bytes;
+use eyelet_document::reader::Section;
 
 /// Reads the compression keys of a rule.
 pub(crate) fn rule(section: &Section<'_>) -> Compression {

@@ -3,7 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::document::reader::{Place, Section, Text};
 use crate::files::Files;
 use crate::files::users::Users;
 use crate::model::listen_address::{
@@ -11,6 +10,7 @@ use crate::model::listen_address::{
 };
 use crate::model::values;
 use crate::model::{Listener, ListenerKind};
+use eyelet_document::reader::{Place, Section, Text};
 
 /// The listeners of a file, as rules refer to them.
 #[derive(Debug, Default)]

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use eyelet_policy::NamePattern;
 use ipnet::IpNet;
 
-use crate::document::reader::{Section, Text};
 use crate::files::Files;
 use crate::model::LocalNames;
 use crate::model::values;
+use eyelet_document::reader::{Section, Text};
 
 /// The value of a rule's `certificate` that has certificates signed here.
 pub(crate) const LOCAL: &str = "local";
@@ -19,7 +19,7 @@ pub(crate) const LOCAL: &str = "local";
 /// `[local]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalSettings {
-    /// Where the authority is. `None`: the user's own folder.
+    /// The folder of the authority. `None`: the user's own folder.
     pub folder: Option<PathBuf>,
     /// The names that an authority may sign if it is made now.
     pub permitted: Permitted,

@@ -33,7 +33,7 @@ fn names_are_collected_once_and_in_order() {
     assert!(away.config.acme.unwrap().wanted.prefers_http);
 }
 
-/// Whether a server can validate a name here at all.
+/// Tests which listeners a server can reach to validate a name.
 #[test]
 fn a_server_reaches_a_listener() {
     let said_of = |listeners: &str, rule: &str| {

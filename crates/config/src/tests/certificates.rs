@@ -11,7 +11,7 @@ use eyelet_wire::version::Version;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
 use super::*;
-use crate::files::certificate::{self, CertificateError};
+use eyelet_pki::certificate::{self, CertificateError};
 
 /// A folder that is removed when dropped.
 pub(super) struct Folder(pub(super) PathBuf);
@@ -612,7 +612,7 @@ fn a_rule_with_local_certificates() {
     assert_eq!(loaded.config.local.folder, Some(folder.0.join("ca")));
 }
 
-/// What an upstream is shown is a pair, and is checked as those for clients are.
+/// The certificate that an upstream is shown is a pair, and is checked as those for clients are.
 #[test]
 fn a_certificate_for_an_upstream_is_checked() {
     let folder = Folder::new();

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use eyelet_pki::certificate;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, date_time_ymd,
 };

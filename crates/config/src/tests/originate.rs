@@ -41,7 +41,7 @@ fn a_plain_listener_is_for_this_machine() {
     );
 }
 
-/// As the listener has it, beside the configuration.
+/// The path is relative to the configuration, as the listener's is.
 #[test]
 fn a_rule_names_a_socket_by_its_relative_path() {
     let socket = "[[listener]]\nkind = \"plain\"\naddress = \"unix:svn.sock\"\n";
@@ -173,7 +173,7 @@ fn an_originate_rule_codes_requests_by_http_alone() {
     }
 }
 
-/// Who may connect is a question of its file.
+/// The file decides who may connect.
 #[test]
 fn a_plain_listener_may_be_a_unix_socket() {
     let listener = |keys: &str, rules: &str| {

@@ -59,7 +59,7 @@ fn a_list_is_of_one_kind_and_a_check_fits_it() {
     }
 }
 
-/// What people know from other programs has a sentence wherever they write it.
+/// A key that people know from other programs has a sentence wherever they write it.
 #[test]
 fn keys_of_other_programs() {
     let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! Why an exchange cannot continue: its client is gone, its request is malformed, or its HTTP/2
-//! stream was reset.
+//! The reasons why an exchange cannot continue: its client is gone, its request is malformed, or
+//! its HTTP/2 stream was reset.
 
 use super::io::ClientLost;
 use crate::connection::decoding::NotDecoded;
@@ -9,7 +9,7 @@ use eyelet_engine::worker::WaitError;
 use eyelet_http1::fault::RequestFault;
 use eyelet_telemetry::reason::{Http2Failure, Peer, Reason, Stage, When};
 
-/// Why an exchange cannot continue.
+/// The reason why an exchange cannot continue.
 #[derive(Debug)]
 pub enum ExchangeError {
     /// The client is gone.
@@ -54,7 +54,7 @@ impl ExchangeError {
         Self::ClientLost(ClientLost::Wait(WaitError::Io(error)))
     }
 
-    /// Why.
+    /// Returns the reason.
     pub fn reason(&self) -> Reason {
         match self {
             Self::ClientLost(client_lost) => client_lost.reason(),

@@ -1,4 +1,5 @@
-//! Why an exchange has no response from the upstream, and which response the client gets instead.
+//! The reasons why an exchange has no response from the upstream, and the response that the client
+//! gets instead.
 
 use http::StatusCode;
 
@@ -7,7 +8,7 @@ use eyelet_http1::fault::ResponseFault;
 use eyelet_telemetry::reason::{Detail, Reason, Shed};
 use eyelet_upstream::request::NoAnswer;
 
-/// Why there is no response from the upstream to pass on.
+/// The reason why there is no response from the upstream to pass on.
 pub enum Failure {
     /// By the client: it is gone, or its request is malformed.
     Client(ExchangeError),
@@ -61,7 +62,7 @@ impl From<NoAnswer> for Failure {
     }
 }
 
-/// Why there is no response head.
+/// The reason why there is no response head.
 pub enum NoHead {
     /// The exchange has failed.
     Failure(Failure),

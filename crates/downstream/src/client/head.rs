@@ -46,9 +46,9 @@ pub fn to_websocket_get(request: &mut request::Parts) -> Option<HeaderValue> {
 pub struct AskedRequest {
     /// Its head. A faulty one has only what could be read.
     pub parts: request::Parts,
-    /// Where its body ends.
+    /// The end of its body.
     pub length: Length,
-    /// Why it is refused, if it is.
+    /// The reason why it is refused, if it is.
     pub fault: Option<RequestFault>,
 }
 

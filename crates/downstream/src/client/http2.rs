@@ -227,7 +227,7 @@ impl Http2Stream {
         }
     }
 
-    /// Says if the response's body may be read from a socket: see [`Http2Stream::poll_pass`].
+    /// True if the response's body may be read from a socket: see [`Http2Stream::poll_pass`].
     pub fn may_pass(&self) -> bool {
         self.responded && !self.ended && self.streams.may_pass(self.id)
     }

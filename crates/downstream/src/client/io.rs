@@ -46,7 +46,7 @@ pub const PASSED_RECORDS_MAX: usize = 16;
 pub const PASSED_BYTES_MAX: usize = PASSED_RECORDS_MAX * PAYLOAD_BYTES_MAX;
 const _: () = assert!(READ_BYTES + PAYLOAD_BYTES_MAX + 2048 <= 16 * PAYLOAD_BYTES_MAX);
 
-/// Why a client's stream cannot be used any more.
+/// The reason why a client's stream cannot be used any more.
 #[derive(Debug)]
 pub enum ClientLost {
     /// It sent an alert.
@@ -85,7 +85,7 @@ impl From<OpenFailure> for ClientLost {
 }
 
 impl ClientLost {
-    /// Why.
+    /// Returns the reason.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Alert(code) => Reason::ClientAlert(*code),

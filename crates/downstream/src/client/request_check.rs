@@ -1,4 +1,4 @@
-//! What a request passes before an upstream is asked.
+//! The checks of a request before an upstream is asked.
 
 use http::uri::Authority;
 use http::{Method, request};

@@ -1,5 +1,5 @@
 //! The client's side of an HTTP/1.1 exchange that rests: how far its request was read, and how its
-//! response is framed. docs/handover-format.md describes the form.
+//! response is framed. crates/handover/README.md describes the form.
 
 use eyelet_http1::body::{Decoder, DecoderPlace, Encoder};
 
@@ -21,7 +21,7 @@ pub struct RestingClient {
     pub closes: bool,
     /// It speaks HTTP/1.0.
     pub is_http10: bool,
-    /// Where the decoder of the request's body is, and the bytes of chunk extensions so far.
+    /// The place of the decoder of the request's body, and the bytes of chunk extensions so far.
     /// `None`: the body has ended.
     pub body: Option<(DecoderPlace, usize)>,
 }

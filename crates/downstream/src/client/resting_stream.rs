@@ -1,5 +1,5 @@
 //! The exchange of an HTTP/2 stream that rests: what its task leaves, and the form in which a
-//! parked connection keeps it. docs/handover-format.md describes the form.
+//! parked connection keeps it. crates/handover/README.md describes the form.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub struct RestingStream {
     pub upstream: Option<RestingUpstream>,
     /// The upstream's address.
     pub name: Arc<str>,
-    /// Where the exchange counts until it ends.
+    /// The counters of the exchange until it ends.
     pub open: Vec<OpenExchange>,
     /// Since when nothing has moved.
     pub since: Instant,

@@ -41,7 +41,7 @@ pub enum ReadStep {
     OutputFull,
 }
 
-/// Why a stream's response is not waited for any more.
+/// The reason why a stream's response is not waited for any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// The connection has ended.
@@ -107,7 +107,7 @@ pub struct StreamState {
     pub has_run: bool,
     /// True if its client reset it before that.
     pub is_reset: bool,
-    /// Why it has ended before its response.
+    /// The reason of its end before its response.
     pub left: Option<Left>,
     /// True if its task reads the body.
     pub wants_body: bool,
@@ -131,11 +131,11 @@ pub struct StreamState {
     pub mark: u64,
     /// True if it is in the queue of heads and ends.
     pub is_ready: bool,
-    /// Where the connection's task writes the request's body.
+    /// The body of the request, which the connection's task writes.
     pub upload: Option<BodyTarget>,
     /// True if its client may send more ahead than on others.
     pub is_wide: bool,
-    /// Where it reads the response's body.
+    /// The body of the response, which the connection's task reads.
     pub download: Option<BodySource>,
     /// True if the upstream ended before that body.
     pub is_cut: bool,
@@ -299,7 +299,7 @@ impl StreamState {
         }
     }
 
-    /// Says if a part of its body waits for the client's window.
+    /// True if a part of its body waits for the client's window.
     pub fn wants_room(&self) -> bool {
         let has_more = !self.queue.is_empty() || self.download.is_some() || self.waits_for_room;
         self.is_answered && !self.has_ended && has_more

@@ -209,7 +209,7 @@ impl<'a> Stream<'a> {
         Some(Upstream::Http2(asked.upstream))
     }
 
-    /// Says if the connection has other exchanges at once.
+    /// True if the connection has other exchanges at once.
     pub fn is_multiplexed(&self) -> bool {
         matches!(self, Self::Http2(_))
     }

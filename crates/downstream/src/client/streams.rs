@@ -66,7 +66,7 @@ struct State {
     due_ms: u64,
     /// Bytes of streams that rest.
     resting: usize,
-    /// Why the connection ends, if a stream's fault was one too many.
+    /// The reason of the connection's end, if a stream's fault was one too many.
     fault: Option<ConnectionFault>,
     /// True if streams that have no end of their own are to end.
     ends: bool,
@@ -78,7 +78,7 @@ struct State {
 }
 
 impl Streams {
-    /// Of a connection that has just begun. `out` is what it says first.
+    /// The streams of a connection that has just begun. `out` is what it says first.
     pub fn new(h2: H2Connection, out: Vec<u8>, counted: Counted) -> Self {
         let state = State {
             mux: Multiplexed::new(h2, FrameQueue::new(out)),
@@ -159,7 +159,7 @@ impl Streams {
         self.state.borrow().resets
     }
 
-    /// Why the connection ends, if a stream's fault was one too many.
+    /// Returns the reason of the connection's end, if a stream's fault was one too many.
     pub fn fault(&self) -> Option<ConnectionFault> {
         self.state.borrow().fault
     }

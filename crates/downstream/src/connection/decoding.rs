@@ -45,7 +45,7 @@ impl ClientShare {
         self.own = bytes;
     }
 
-    /// What this decoder may hold at most. An ordinary one has room beside large ones.
+    /// Returns the most that this decoder may hold. An ordinary one has room beside large ones.
     fn room(&self) -> usize {
         CLIENT_BYTES_MAX.saturating_sub(self.all.get() - self.own).max(LARGE_BYTES)
     }
@@ -57,7 +57,7 @@ impl Drop for ClientShare {
     }
 }
 
-/// Why a body cannot be decoded.
+/// The reason why a body cannot be decoded.
 #[derive(Debug)]
 pub enum NotDecoded {
     /// Its bytes are not of the coding.
@@ -166,8 +166,8 @@ impl Decoding {
         }
     }
 
-    /// What a window may take that is about to be allocated. Those who were let in before still
-    /// grow, and newcomers need the last eighth: a large one leaves a quarter of the budget.
+    /// Returns the room for a window that is about to be allocated. Those who were let in before
+    /// still grow, and newcomers need the last eighth: a large one leaves a quarter of the budget.
     fn room_bytes(&self) -> usize {
         let left = self.budget.left();
         self.budget.left_to_begin().max(left.min(LARGE_BYTES)).min(self.of_client.room())

@@ -12,7 +12,7 @@ use eyelet_http1::head::Length;
 
 const NO_APPLICATION_PROTOCOL: u8 = AlertDescription::NoApplicationProtocol.code();
 
-/// Who has given no response.
+/// The one that has given no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Respondent {
     /// The server that the client meant.
@@ -26,7 +26,7 @@ pub enum Respondent {
 pub struct Unanswered<'a> {
     /// The inspector that should have answered.
     pub by: Respondent,
-    /// Why there is no response.
+    /// The reason why there is no response.
     pub reason: &'a Reason,
     /// The connection.
     pub id: u64,
@@ -65,7 +65,7 @@ impl Unanswered<'_> {
     }
 }
 
-/// What is wrong with the server, if anything is.
+/// Describes the fault of the server, if it has one.
 fn of_upstream(reason: &Reason) -> Option<&'static str> {
     Some(match reason {
         Reason::UpstreamTls(_) => {

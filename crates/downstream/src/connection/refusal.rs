@@ -1,5 +1,5 @@
-//! What a proxy says to a client that it refuses, or for which it reaches no upstream: a status, a
-//! line of `Proxy-Status` (RFC 9209), and a few lines of text.
+//! The answer of a proxy to a client that it refuses, or for which it reaches no upstream: a
+//! status, a line of `Proxy-Status` (RFC 9209), and a few lines of text.
 
 use std::fmt::{self, Write};
 use std::io::ErrorKind;
@@ -23,11 +23,11 @@ const SHOWN_MAX: usize = 400;
 
 /// A refusal, or a failure to reach the upstream.
 pub struct ProxyRefusal<'a> {
-    /// What the client asked for: `host:port`.
+    /// The target that the client asked for: `host:port`.
     pub target: &'a str,
     /// A rule or a limit refused it, or it has failed.
     pub outcome: Outcome,
-    /// Why.
+    /// The reason of the refusal.
     pub reason: &'a Reason,
     /// The rule that decided.
     pub rule: Option<&'a str>,

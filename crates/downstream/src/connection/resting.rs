@@ -1,6 +1,6 @@
 //! An exchange at rest: nothing of it moves, and it waits for its upstream. It knows neither how
 //! its client's side is framed nor who keeps it. Packed, it is what a parked connection holds of
-//! it, and what another process gets: docs/handover-format.md describes the form.
+//! it, and what another process gets: crates/handover/README.md describes the form.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +75,8 @@ impl KeptConnection {
 /// The facts for the access line of an exchange at rest.
 #[derive(Debug, Default, PartialEq)]
 pub struct RestingFacts {
-    /// When it began: milliseconds after its connection was accepted. `None`: there was no log.
+    /// The time at which it began: milliseconds after its connection was accepted. `None`: there
+    /// was no log.
     pub began_ms: Option<u64>,
     /// The request's method.
     pub method: Option<Method>,
@@ -267,7 +268,7 @@ pub enum EndedSide {
 /// A WebSocket of which one side at least is open.
 #[derive(Debug, PartialEq)]
 pub struct RestingWebSocket {
-    /// Where the frames of its client and those of its upstream are.
+    /// The places in the frames of its client and in those of its upstream.
     pub frames: [FrameReader; 2],
     /// Bytes that the upstream has sent so far.
     pub passed: u64,
@@ -278,7 +279,7 @@ pub struct RestingWebSocket {
 /// A response's body that passes down unchanged.
 #[derive(Debug, PartialEq)]
 pub struct RestingDownload {
-    /// Where its decoder is, and the bytes of chunk extensions so far.
+    /// The place of its decoder, and the bytes of chunk extensions so far.
     pub place: (DecoderPlace, usize),
     /// Bytes that the decoder has not taken.
     pub received: BytesMut,
@@ -286,7 +287,7 @@ pub struct RestingDownload {
     pub events: Option<[u8; 3]>,
     /// Bytes of the body so far.
     pub passed: u64,
-    /// Why it is not coded, for the access line.
+    /// The reason why it is not coded, for the access line.
     pub why_not: Option<WhyNot>,
 }
 

@@ -48,7 +48,7 @@ pub struct Route {
 
 /// One of a route's upstreams.
 pub struct RouteTarget<'a> {
-    /// Whom to dial.
+    /// The upstream to dial.
     pub to: &'a HttpUpstream,
     /// Connections that are kept.
     pub shelf: &'a Rc<Shelf>,
@@ -74,7 +74,7 @@ impl RouteTarget<'_> {
     }
 }
 
-/// Who asks a proxy, as rules see it.
+/// Returns the client of a proxy, as rules see it.
 pub fn requester_facts(decided: &Decided) -> RequesterFacts<'_> {
     let requester = decided.requester.as_deref();
     RequesterFacts {

@@ -86,7 +86,7 @@ pub struct ServedConnection {
     identity: ClientIdentity,
     /// The way in which its requests came here.
     pub intermediary: Intermediary,
-    /// What serves requests that other rules take, as they are first asked: one for each rule.
+    /// The servers of requests that other rules take, one for each rule, in the order of first use.
     by_rule: RefCell<Vec<Rc<Self>>>,
     /// True if it serves the requests of one rule, on another one's connection.
     is_of_request: bool,
@@ -205,8 +205,8 @@ impl ServedConnection {
         self.route.is_none()
     }
 
-    /// Why the connection takes no request after the present ones, if it does not: HTTP/1.1 then
-    /// says `Connection: close`, and HTTP/2 sends GOAWAY.
+    /// Returns the reason why the connection takes no request after the present ones, if it does
+    /// not: HTTP/1.1 then says `Connection: close`, and HTTP/2 sends GOAWAY.
     pub fn why_last(&self) -> Option<Reason> {
         if self.http.engine.begins_nothing(self.info.decided.http2) {
             return Some(Reason::Drained(None));

@@ -136,7 +136,7 @@ pub struct EndedExchange<'a> {
 struct Asked {
     span_id: SpanId,
     after: Duration,
-    /// When its response's head came, and the status.
+    /// The time at which its response's head came, and the status.
     answered: Option<(Duration, u16)>,
     times: u32,
 }

@@ -147,7 +147,7 @@ impl Http {
         http
     }
 
-    /// Where the newest configuration is found.
+    /// Returns the cell of the newest configuration.
     pub fn current(&self) -> Rc<CurrentHttp> {
         self.current.clone()
     }

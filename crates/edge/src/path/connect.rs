@@ -1,6 +1,7 @@
 //! The client's side of a proxy: reads a CONNECT, or a request of SOCKS, and answers it. Refusals
 //! before the 200 are HTTP responses, or replies of SOCKS. After it the client speaks TLS.
 
+pub mod guarded;
 mod socks;
 
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ use eyelet_telemetry::reason::{Limit, NotConnect, Reason, Stage, When};
 /// RFC 9110 section 9.3.6: any 2xx, and no Content-Length.
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// What a client asks of a proxy.
+/// A client's request to a proxy.
 pub enum ProxyRequest {
     /// A target, by a CONNECT or by SOCKS. The request was read.
     Target,

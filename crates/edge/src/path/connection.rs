@@ -246,6 +246,7 @@ async fn decide(connection: &mut Active<'_>, peeked: &mut CountedBuffer) -> Resu
         });
     }
     if known.connection.info.owes_answer.is_some() {
+        Box::pin(connect::guarded::check(&mut known)).await?;
         Box::pin(connect::establish(&mut known.connection)).await?;
     }
     let mut reader = HelloReader::new(known.connection.edge.snapshot.config.limits.hello_bytes_max);

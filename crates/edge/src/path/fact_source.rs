@@ -26,7 +26,7 @@ use eyelet_telemetry::reason::{LacksFacts, Reason, Stage};
 pub struct KnownFacts<'a> {
     pub connection: Active<'a>,
     unknown: FactSet,
-    /// Why the destination is unknown, if it was asked for.
+    /// The reason why the destination is unknown, if it was asked for.
     no_destination: Option<Reason>,
     dns_agrees: Option<bool>,
     shown: Option<Arc<Attempt>>,

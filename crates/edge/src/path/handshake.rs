@@ -59,7 +59,7 @@ pub struct Handshaken {
     pub resumed: bool,
 }
 
-/// Why a handshake failed, and the alert for the client.
+/// The reason why a handshake failed, and the alert for the client.
 pub struct HandshakeFailure {
     /// For the access line.
     pub end: End,

@@ -26,7 +26,7 @@ use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 /// Bytes of one read: a hello is one or two segments, and an early upload need not be read.
 const READ_BYTES: usize = 16 << 10;
 
-/// How long to wait for a client's first bytes only to answer in its own protocol.
+/// The wait for a client's first bytes, only to answer in its own protocol.
 const FIRST_BYTES_WAIT: Duration = Duration::from_millis(100);
 
 /// True if the client is a source that must send a PROXY header.

@@ -12,6 +12,7 @@ use eyelet_engine::held;
 use eyelet_engine::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
 use eyelet_engine::park;
 use eyelet_engine::table::KeptStreams;
+use eyelet_engine::worker::flow_state::guard::DatagramGuard;
 use eyelet_engine::worker::{Handle, Program, Settings, Task, Update};
 use eyelet_hold::{HoldKey, HoldPlace};
 use eyelet_http::{WokenConnection, check};
@@ -38,7 +39,7 @@ pub struct Service {
     published: Arc<Published>,
     /// A newer snapshot that no connection is served by yet.
     pending: RefCell<Option<SnapshotUpdate>>,
-    /// Where the search for connections whose rule is gone goes on in the table.
+    /// The position in the table at which the search for connections whose rule is gone goes on.
     removal: Cell<Option<u32>>,
 }
 
@@ -91,6 +92,12 @@ impl Program for Service {
 
     fn flow_begun(self: Rc<Self>, handle: Handle, info: ConnectionInfo, key: Key) -> Task {
         Box::pin(flow::flow(self.edge(), handle, Box::new(info), key))
+    }
+
+    fn import_guard(&self, bytes: &[u8]) -> Option<Box<dyn DatagramGuard>> {
+        let edge = self.edge();
+        let hello_bytes_max = edge.snapshot.config.limits.hello_bytes_max;
+        flow::import_guard(bytes, hello_bytes_max, &edge.snapshot.budget)
     }
 
     fn woken(

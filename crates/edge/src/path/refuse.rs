@@ -11,7 +11,7 @@ use eyelet_engine::park;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Reason, UserLack};
 
-/// What a browser shows that came by http:// to a TLS port.
+/// The answer to a browser that came by http:// to a TLS port.
 const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     Content-Type: text/plain; charset=utf-8\r\n\
     Content-Length: 36\r\n\
@@ -19,7 +19,7 @@ const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     \r\n\
     This port speaks TLS: use https://.\n";
 
-/// What a refused client is sent.
+/// The message that a refused client is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalMessage {
     /// A fatal alert.

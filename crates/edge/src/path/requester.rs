@@ -1,14 +1,14 @@
-//! Who asks a proxy: the user that a client names, its certificate, and the cgroup of a process at
-//! a Unix socket. It is noted before the rules are asked.
+//! The client of a proxy: the user that a client names, its certificate, and the cgroup of a
+//! process at a Unix socket. It is noted before the rules are asked.
 
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use eyelet_config::Terminate;
-use eyelet_config::spiffe::svid;
 use eyelet_downstream::client::secrets::check_credentials;
 use eyelet_memory::budget::CountedBuffer;
+use eyelet_pki::spiffe::svid;
 use eyelet_telemetry::info::{Decided, End, KnownClient, Outcome};
 use eyelet_telemetry::reason::{Reason, UserLack};
 use eyelet_wire::local_peer::LocalPeer;
@@ -62,7 +62,7 @@ pub fn note_svid(
     }
 }
 
-/// Says if the listener knows users.
+/// True if the listener knows users.
 pub fn asks_user(connection: &Active<'_>) -> bool {
     connection.listener().users.is_some()
 }

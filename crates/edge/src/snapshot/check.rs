@@ -25,8 +25,8 @@ pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
     if is_sound { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) }
 }
 
-/// What this machine lacks for a sound configuration: certificates of authorities that judge
-/// upstreams. Without them `serve` does not start.
+/// Describes what this machine lacks for a sound configuration: certificates of authorities that
+/// judge upstreams. Without them `serve` does not start.
 fn lacks(config: &Config) -> Option<String> {
     if let Err(error) = ClientConfigs::new(config, &Arc::default(), None) {
         return Some(error.to_string());

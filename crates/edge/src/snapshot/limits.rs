@@ -1,5 +1,5 @@
-//! How many connections this process may hold, and which limit says so: `connections_max`, the
-//! memory budget or descriptors.
+//! The number of connections that this process may hold, and the limit that says so:
+//! `connections_max`, the memory budget or descriptors.
 
 use std::fmt;
 

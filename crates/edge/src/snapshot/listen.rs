@@ -23,7 +23,7 @@ const PORTS_TRIED: usize = 16;
 #[error("cannot listen on {address}: {error}{}", hint(address, error))]
 pub struct ListenError {
     pub address: ListenAddress,
-    /// Why.
+    /// The reason.
     pub error: io::Error,
 }
 
@@ -203,7 +203,8 @@ pub fn own_files(listeners: &[Bound]) {
 }
 
 impl Bound {
-    /// The same for so many workers. Each has a socket, and no socket is without a worker.
+    /// Returns it with sockets for so many workers. Each has a socket, and no socket is without a
+    /// worker.
     fn for_workers(
         &self,
         listener: &Listener,
@@ -269,7 +270,7 @@ impl Bound {
         }
     }
 
-    /// Whether it has all sockets of `other`.
+    /// True if it has all sockets of `other`.
     pub fn holds(&self, other: &Self) -> bool {
         let has = |socket: &Arc<OwnedFd>| self.sockets.iter().any(|own| Arc::ptr_eq(own, socket));
         other.sockets.iter().all(has)
@@ -352,7 +353,7 @@ pub fn rebound(config: &Config, earlier: &[Bound]) -> Option<SocketAddr> {
     config.listeners.iter().find_map(address)
 }
 
-/// Whether sockets at both addresses would be in each other's way.
+/// True if sockets at both addresses would be in each other's way.
 fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
     let covers = |one: SocketAddr, other: SocketAddr| {
         one.ip() == other.ip() || (one.ip().is_unspecified() && one.is_ipv6() >= other.is_ipv6())
@@ -473,7 +474,7 @@ mod tests {
         assert!(rebound(&config("tproxy"), &earlier).is_some());
     }
 
-    /// What follows the binds of a reload may fail, and then nothing has changed.
+    /// The step after the binds of a reload may fail, and then nothing has changed.
     #[test]
     fn a_mode_changes_last() {
         let folder = tempfile::tempdir().unwrap();

@@ -45,15 +45,16 @@ use crate::snapshot::limits::ConnectionLimits;
 /// Descriptors of the process itself: outputs, log, signals, the control socket and its clients,
 /// inotify, files that are being read, and the channel and the pipes of an upgrade.
 const DESCRIPTORS_KEPT: usize = 64;
-/// The same for the admin server, if there is one: its connections, its socket and its runtime.
+/// The descriptors of the admin server, if there is one: its connections, its socket and its
+/// runtime.
 const DESCRIPTORS_OF_ADMIN: usize = eyelet_admin::CONNECTIONS_MAX + 8;
-/// The same for each worker: two for each pipe, and a few more for its epolls.
+/// The descriptors of each worker: two for each pipe, and a few more for its epolls.
 const DESCRIPTORS_A_WORKER: usize = 2 * PIPES_MAX + 32;
 /// One such part of all descriptors is for connections that arrive from an earlier process: those
 /// of a batch are open before they are counted.
 const BATCH_PARTS: usize = 16;
 
-/// Why a configuration cannot become a snapshot.
+/// The reason why a configuration cannot become a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// A file of a terminate rule cannot be used.
@@ -90,17 +91,17 @@ pub struct Snapshot {
     pub names: Arc<SharedNames>,
     /// TLS configurations by rule.
     pub tls: Arc<ServerConfigs>,
-    /// What HTTP connections share.
+    /// The state that HTTP connections share.
     pub http: Arc<SharedHttp>,
     /// The memory that connections hold, in all workers.
     pub budget: Arc<Budget>,
-    /// What the event loops share.
+    /// The state that the event loops share.
     pub process: Arc<Process>,
     /// Connections that are held, and the verdicts.
     pub holds: Arc<Holds>,
     /// The limits of the event loops.
     pub settings: Settings,
-    /// How often each rule decided, if somebody may ask.
+    /// The number of decisions by each rule, if somebody may ask.
     pub hits: Option<Arc<RuleHits>>,
     _alive: Alive,
 }
@@ -256,9 +257,9 @@ impl PreparedSnapshot {
 }
 
 impl Snapshot {
-    /// The same configuration as the next generation, for when a source of it was replaced. Unless
-    /// `verdicts_hold`, those of earlier generations no longer hold for the next request of a
-    /// connection. With `new_dns` the addresses of names are forgotten. No file is read.
+    /// Returns the configuration as the next generation, for when a source of it was replaced.
+    /// Unless `verdicts_hold`, those of earlier generations no longer hold for the next request of
+    /// a connection. With `new_dns` the addresses of names are forgotten. No file is read.
     pub fn decided_anew(&self, verdicts_hold: bool, new_dns: bool) -> Self {
         let generation = self.generation + 1;
         let mut names = SharedNames::clone(&self.names);
@@ -283,7 +284,7 @@ impl Snapshot {
         }
     }
 
-    /// Whether no worker and no connection holds it, or a part of it: the caller has the last
+    /// True if no worker and no connection holds it, or a part of it: the caller has the last
     /// reference.
     pub fn is_unused(self: &Arc<Self>) -> bool {
         [Arc::strong_count(self), Arc::strong_count(&self.http), Arc::strong_count(&self.names)]
@@ -349,7 +350,7 @@ pub fn batch_descriptors() -> usize {
 /// Snapshots that are not freed yet.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// How many snapshots exist: the newest, and those that still serve connections.
+/// Counts the snapshots that exist: the newest, and those that still serve connections.
 pub fn alive() -> usize {
     ALIVE.load(Relaxed)
 }

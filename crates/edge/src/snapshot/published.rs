@@ -1,5 +1,6 @@
 //! Passes the newest configuration from the thread that reloads to the workers.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,6 +8,7 @@ use parking_lot::Mutex;
 
 use eyelet_engine::departure::Departure;
 use eyelet_engine::worker::{ListenerSocket, Update};
+use eyelet_sys::socket::datagram;
 use eyelet_telemetry::log::Lines;
 
 use crate::snapshot::Snapshot;
@@ -17,23 +19,23 @@ use crate::snapshot::listen::Bound;
 pub struct Published {
     latest: Mutex<Publication>,
     served: Box<[AtomicU64]>,
-    /// How each worker leaves for the process that replaces this one. Each takes its own.
+    /// The departure of each worker for the process that replaces this one. Each takes its own.
     departures: Mutex<Vec<Option<Departure>>>,
     first_id: AtomicU64,
 }
 
-/// What a reload passes to all workers.
+/// The message of a reload to all workers.
 struct Publication {
     snapshot: Arc<Snapshot>,
     listeners: Arc<[Bound]>,
     lines: Lines,
 }
 
-/// What a reload passes to one worker.
+/// The message of a reload to one worker.
 pub struct SnapshotUpdate {
     /// The configuration.
     pub snapshot: Arc<Snapshot>,
-    /// Where its access lines go.
+    /// The output of its access lines.
     pub lines: Lines,
     listeners: Arc<[Bound]>,
     workers: usize,
@@ -104,7 +106,7 @@ impl Published {
         }
     }
 
-    /// Whether all workers serve by this configuration, or by a newer one.
+    /// True if all workers serve by this configuration, or by a newer one.
     pub fn is_served(&self, generation: u64) -> bool {
         self.served.iter().all(|served| served.load(Relaxed) >= generation)
     }
@@ -124,10 +126,19 @@ impl Published {
         *self.departures.lock() = departures.into_iter().map(Some).collect();
     }
 
-    /// How this worker leaves.
+    /// Takes the departure of this worker.
     pub fn departure(&self, worker: usize) -> Option<Departure> {
         self.departures.lock().get_mut(worker)?.take()
     }
+}
+
+/// The worker that reads the listening UDP socket of this cookie, of so many workers.
+pub fn worker_of_flows(listeners: &[Bound], cookie: u64, workers: usize) -> Option<usize> {
+    let reading = listeners.iter().filter(|bound| bound.reads_datagrams());
+    let mut sockets = reading.flat_map(|bound| bound.sockets.iter().enumerate());
+    let is_it = |socket: &Arc<OwnedFd>| datagram::cookie(socket).is_ok_and(|it| it == cookie);
+    let (nth, _) = sockets.find(|(_, socket)| is_it(socket))?;
+    nth.checked_rem(workers)
 }
 
 /// One worker's sockets, of so many workers.

@@ -14,8 +14,9 @@ use quinn_udp::{EcnCodepoint, RecvMeta, Transmit};
 use crate::flows::{BATCHES, datagrams, receive_batch};
 use crate::ready::{CLIENT, READ};
 use crate::worker::Worker;
+use crate::worker::flow_state::guard::GuardTurn;
 use crate::worker::flow_state::inbox::HandedDatagram;
-use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket, GuardTurn};
+use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket};
 
 /// The way of a client's datagram.
 enum Turn {
@@ -192,7 +193,7 @@ impl Worker {
         };
         let Some(mut guard) = guard else { return Turn::Passes(key) };
         let turn = match has.may_have_hello {
-            true => guard(datagram, server_id.as_ref().map(|id| id.as_bytes())),
+            true => guard.read(datagram, server_id.as_ref().map(|id| id.as_bytes())),
             false => GuardTurn::Passes,
         };
         if let Some(flow) = self.flows.table.borrow_mut().flow(key) {

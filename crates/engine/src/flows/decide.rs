@@ -1,5 +1,5 @@
-//! What the program does with a flow that it decides: it reads the datagrams that wait, lets them
-//! pass to an upstream, or refuses them.
+//! The program's part in a flow that it decides: it reads the datagrams that wait, lets them pass
+//! to an upstream, or refuses them.
 
 use std::io;
 use std::rc::Rc;
@@ -13,7 +13,8 @@ use eyelet_telemetry::info::ConnectionInfo;
 use quinn_udp::EcnCodepoint;
 
 use crate::ready::{CLIENT, READ};
-use crate::worker::flow_state::{FlowPass, GuardTurn};
+use crate::worker::flow_state::FlowPass;
+use crate::worker::flow_state::guard::GuardTurn;
 use crate::worker::{Handle, WaitError, Worker};
 
 impl Handle {
@@ -108,7 +109,7 @@ impl Worker {
         self.process.open.fetch_add(1, Relaxed);
         for (nth, datagram) in waiting.into_datagrams().into_iter().enumerate() {
             let turn = match &mut guard {
-                Some(guard) if nth >= seen => guard(&datagram.bytes, None),
+                Some(guard) if nth >= seen => guard.read(&datagram.bytes, None),
                 _ => GuardTurn::Passes,
             };
             if matches!(turn, GuardTurn::Passes) {

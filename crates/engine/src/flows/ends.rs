@@ -3,13 +3,14 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use eyelet_flows::table::{Due, QuicFlow, State};
+use eyelet_flows::table::{Due, FlowTraffic, QuicFlow, State};
 use eyelet_memory::slab::Key;
-use eyelet_telemetry::info::{End, Outcome};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason};
 
 use crate::worker::Worker;
 use crate::worker::flow_state::Passage;
+use crate::worker::flow_state::quic_move::QuicMove;
 
 /// A draining worker ends flows that were not used for so long.
 const DRAINED_IDLE_MS: u64 = 500;
@@ -18,6 +19,10 @@ impl Worker {
     /// Ends the flows whose time is over.
     pub(crate) fn end_due_flows(self: &Rc<Self>) {
         let (now_ms, idle) = (self.now_unix_ms(), self.settings.get().quic_idle_timeout);
+        if self.flows.awaited_until_ms.get().is_some_and(|until_ms| now_ms >= until_ms) {
+            tracing::error!("an earlier process does not say that all flows of QUIC have come");
+            self.read_awaited();
+        }
         let idle_ms = match self.is_draining() {
             true => DRAINED_IDLE_MS,
             false => u64::try_from(idle.as_millis()).unwrap_or(u64::MAX),
@@ -71,11 +76,28 @@ impl Worker {
     fn log_flow(self: &Rc<Self>, flow: QuicFlow<Passage>, reason: Reason) {
         let is_answered = flow.is_answered();
         let (moved, passage) = (flow.moved, flow.payload);
-        let Some(mut parked) = passage.info else { return };
+        let Some(parked) = passage.info else { return };
         self.process.open.fetch_sub(1, Relaxed);
-        parked.bytes_to_upstream = moved.bytes_to_upstream;
-        parked.bytes_to_client = moved.bytes_to_client;
-        let mut info = parked.info(&self.shared.borrow());
+        let info = parked.info(&self.shared.borrow());
+        self.emit_flow(info, &moved, is_answered, reason);
+        self.shared.borrow_mut().forget(&parked);
+    }
+
+    /// Ends a flow that is out of its worker.
+    pub(super) fn end_moving(&self, moving: QuicMove, reason: Reason) {
+        let is_answered = moving.is_answered();
+        self.emit_flow(moving.info, &moving.flow.moved, is_answered, reason);
+    }
+
+    pub(super) fn emit_flow(
+        &self,
+        mut info: ConnectionInfo,
+        moved: &FlowTraffic,
+        is_answered: bool,
+        reason: Reason,
+    ) {
+        info.bytes_to_upstream = moved.bytes_to_upstream;
+        info.bytes_to_client = moved.bytes_to_client;
         info.is_quic = true;
         info.datagrams = [moved.datagrams_to_upstream, moved.datagrams_to_client];
         let end = match is_answered {
@@ -83,7 +105,6 @@ impl Worker {
             false => End::failed(reason),
         };
         self.emit(&info, &end);
-        self.shared.borrow_mut().forget(&parked);
     }
 
     /// Closes the upstream of a flow that is refused, and forgets its task.

@@ -1,13 +1,22 @@
 //! Listening UDP sockets: they are registered, follow a reload, and are left to another process.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use eyelet_flows::table::QuicFlow;
 use eyelet_sys::socket;
+use eyelet_telemetry::reason::Reason;
 
 use crate::ready::Token;
-use crate::worker::flow_state::DatagramSocket;
+use crate::worker::flow_state::{DatagramSocket, Passage};
 use crate::worker::{ListenerSocket, Worker};
+
+/// The time for which a new process waits for the flows of the one before: longer than that one may
+/// take to send a message. It ends sooner where the other process does.
+const FLOWS_AWAITED_MS: u64 = 25_000;
+const UNREAD: &str = "cannot read datagrams of a listener";
 
 impl Worker {
     /// Reads from these sockets from now on. Those before that are not among them begin nothing
@@ -32,15 +41,38 @@ impl Worker {
                 continue;
             }
             let index = sockets.iter().position(Option::is_none).unwrap_or(sockets.len());
-            let token = Token::Datagrams(index as u16).encode();
             let made = DatagramSocket::new(new.listener, &new.socket).and_then(|made| {
-                self.table.borrow().epoll.add_listener(&made.socket, token)?;
+                if self.process.inboxes.awaits_flows() {
+                    let until_ms = self.now_unix_ms() + FLOWS_AWAITED_MS;
+                    self.flows.awaited_until_ms.set(Some(until_ms));
+                } else {
+                    self.read_socket(index, &made)?;
+                }
                 Ok(Rc::new(made))
             });
             match made {
                 Ok(made) if index == sockets.len() => sockets.push(Some(made)),
                 Ok(made) => sockets[index] = Some(made),
-                Err(error) => tracing::error!("cannot read datagrams of a listener: {error}"),
+                Err(error) => tracing::error!("{UNREAD}: {error}"),
+            }
+        }
+    }
+
+    fn read_socket(&self, index: usize, socket: &DatagramSocket) -> io::Result<()> {
+        let token = Token::Datagrams(index as u16).encode();
+        self.table.borrow().epoll.add_listener(&socket.socket, token)
+    }
+
+    /// Reads the listening sockets that have waited for the flows of an earlier process.
+    pub(crate) fn read_awaited(&self) {
+        if self.flows.awaited_until_ms.take().is_none() {
+            return;
+        }
+        self.flows.table.borrow_mut().restore_order();
+        for (index, socket) in self.flows.sockets.borrow().iter().enumerate() {
+            let Some(socket) = socket else { continue };
+            if let Err(error) = self.read_socket(index, socket) {
+                tracing::error!("{UNREAD}: {error}");
             }
         }
     }
@@ -56,19 +88,41 @@ impl Worker {
         }
     }
 
-    /// Reads no more datagrams of clients: another process does, which does not know their flows,
-    /// so that these end. Returns the sockets for [`Worker::listen_datagrams`].
-    pub(crate) fn leave_datagrams(self: &Rc<Self>) -> Vec<ListenerSocket> {
-        self.end_all_flows();
-        let left: Vec<_> = self.flows.sockets.take().into_iter().flatten().collect();
-        for left in &left {
-            left.is_listening.set(false);
-            // As above.
-            let _ = self.table.borrow().epoll.remove(&left.socket);
+    /// Reads no more datagrams from the sockets in `kept`: another process does. With `moves_flows`
+    /// their flows leave the worker, which keeps them until the other process needs this one no
+    /// more; otherwise they end. Flows of other sockets go on here. Returns all sockets for
+    /// [`Worker::listen_datagrams`].
+    pub(crate) fn leave_datagrams(
+        self: &Rc<Self>,
+        kept: &[Arc<OwnedFd>],
+        moves_flows: bool,
+    ) -> Vec<ListenerSocket> {
+        let is_kept = |known: &DatagramSocket| kept.iter().any(|it| Arc::ptr_eq(it, &known.socket));
+        self.flows.awaited_until_ms.set(None);
+        let mut again = Vec::new();
+        for place in self.flows.sockets.borrow_mut().iter_mut() {
+            let Some(known) = place else { continue };
+            again.push(ListenerSocket::of_datagrams(known.listener.get(), known.socket.clone()));
+            known.is_listening.set(false);
+            if is_kept(known) {
+                // An error means that it is not registered, which is the aim.
+                let _ = self.table.borrow().epoll.remove(&known.socket);
+                *place = None;
+            }
         }
-        let again = |left: &Rc<DatagramSocket>| {
-            ListenerSocket::of_datagrams(left.listener.get(), left.socket.clone())
-        };
-        left.iter().map(again).collect()
+        let keys = self.flows.table.borrow().keys();
+        for key in keys {
+            let leaves = |flow: &mut QuicFlow<Passage>| is_kept(&flow.payload.via);
+            if !self.flows.table.borrow_mut().flow(key).is_some_and(leaves) {
+                continue;
+            }
+            let moving = if moves_flows { self.take_flow(key) } else { None };
+            match moving {
+                Some(moving) => self.flows.given.borrow_mut().push(moving),
+                // Its client repeats what was not answered, and begins anew with the other process.
+                None => self.end_flow(key, Reason::Drained(None)),
+            }
+        }
+        again
     }
 }

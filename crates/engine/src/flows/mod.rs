@@ -11,29 +11,54 @@ use quinn_udp::{RecvMeta, UdpSocketState};
 
 use crate::ready::Token;
 use crate::worker::Worker;
-use crate::worker::flow_state::inbox::Inbox;
+use crate::worker::flow_state::inbox::{FlowNews, Inbox};
 use crate::worker::flow_state::{BATCH, BUFFER_BYTES};
 
 mod begin;
 mod clients;
 mod decide;
 mod ends;
+pub mod format;
 mod listen;
+mod moving;
 mod upstream;
+
+#[cfg(test)]
+mod tests;
 
 /// Batches that are read from one socket before others have their turn.
 const BATCHES: usize = 4;
 
-/// Takes what other workers receive, as long as the worker lives.
-pub async fn receive(worker: Rc<Worker>, mut inbox: Inbox) {
-    while let Some(handed) = inbox.recv().await {
-        if !survives(|| worker.take_handed(&handed)) {
-            worker.counters.flow_datagrams_dropped.up();
+/// Takes what other workers receive, and flows of an earlier process, as long as the worker lives.
+pub async fn receive(worker: Rc<Worker>, inbox: Inbox) {
+    let Inbox { mut datagrams, mut flows } = inbox;
+    loop {
+        tokio::select! {
+            Some(handed) = datagrams.recv() => {
+                if !survives(|| worker.take_handed(&handed)) {
+                    worker.counters.flow_datagrams_dropped.up();
+                }
+            }
+            Some(news) = flows.recv() => worker.take_flow_news(news),
+            else => break,
         }
     }
 }
 
 impl Worker {
+    fn take_flow_news(self: &Rc<Self>, news: FlowNews) {
+        match news {
+            FlowNews::Message { body, sockets, placed } => {
+                let import = |bytes: &[u8]| self.program()?.import_guard(bytes);
+                let read = format::decode(&body, sockets, self.now_unix_ms(), import);
+                let said = read.map(|flows| self.admit_flows(flows));
+                // Who waits for it has given up, if this fails.
+                let _ = placed.try_send(said.map_err(|error| error.to_string()));
+            }
+            FlowNews::All => self.read_awaited(),
+        }
+    }
+
     /// Reads the UDP sockets that are ready: upstreams before clients, so that each peer wakes
     /// once. Returns whether more may be there.
     pub(crate) fn read_datagrams(self: &Rc<Self>, events: &Events) -> bool {

@@ -21,8 +21,8 @@ pub const BACKLOG: i32 = 65_535;
 /// the others.
 pub const ACCEPTS: usize = 64;
 
-/// How long a draining worker accepts what its listeners' queues hold. New connections may come as
-/// fast as they are accepted, so a count alone does not bound the time.
+/// The time for which a draining worker accepts the connections in its listeners' queues. New
+/// connections may come as fast as they are accepted, so a count alone does not bound the time.
 pub const LAST_ACCEPT_TIME: Duration = Duration::from_millis(500);
 /// Batches of [`ACCEPTS`] in that last round: a queue of [`BACKLOG`].
 const LAST_ACCEPTS: usize = BACKLOG as usize / ACCEPTS + 1;
@@ -50,11 +50,11 @@ pub struct Accepted {
     pub listener: u16,
     /// Its socket.
     pub client: OwnedFd,
-    /// Who connected.
+    /// The peer that connected.
     pub peer: SocketAddr,
 }
 
-/// What leaves no room for another connection.
+/// The limit that leaves no room for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
     /// This many connections are open. The line at the start says which setting that is.
@@ -163,7 +163,7 @@ impl Worker {
             let pauses = self.counters.accept_pauses.value();
             tracing::warn!("accepting resumes (worker {}, pauses so far: {pauses})", self.index);
             if let Err(error) = self.listen(accepting) {
-                tracing::error!("cannot accept connections any more: {error}");
+                tracing::error!("cannot accept connections any more: {error}; restart Eyelet");
             }
         }
     }
@@ -220,11 +220,12 @@ impl Worker {
 
     /// Stops accepting. What the sockets in `kept` have queued is left to the process that accepts
     /// from them now. From the others it accepts what is queued, and closes them to new
-    /// connections. Returns all of them for [`Worker::come_back`].
+    /// connections. With `moves_flows` flows of QUIC are ready to leave. Returns all of them for
+    /// [`Worker::come_back`].
     pub(crate) fn leave(
         self: &Rc<Self>,
         accepting: &mut Accepting,
-        kept: &[Arc<OwnedFd>],
+        (kept, moves_flows): (&[Arc<OwnedFd>], bool),
         end: Instant,
     ) -> Vec<ListenerSocket> {
         let is_kept = |socket: &Arc<OwnedFd>| kept.iter().any(|kept| Arc::ptr_eq(kept, socket));
@@ -245,7 +246,7 @@ impl Worker {
             }
         }
         accepting.paused = false;
-        left.extend(self.leave_datagrams());
+        left.extend(self.leave_datagrams(kept, moves_flows));
         left
     }
 
@@ -256,7 +257,7 @@ impl Worker {
         self.listen_datagrams(&datagram_sockets);
         for left in &left {
             if let Err(error) = socket::listen(&left.socket, BACKLOG) {
-                tracing::error!("cannot listen again: {error}");
+                tracing::error!("clients of a listener cannot connect: {error}; restart Eyelet");
             }
         }
         self.relisten(accepting, left);
@@ -276,7 +277,9 @@ impl Worker {
             if !accepting.paused
                 && let Err(error) = self.listen_at(index, &new)
             {
-                tracing::error!("cannot accept connections at a new listener: {error}");
+                tracing::error!(
+                    "cannot accept connections at a new listener: {error}; reload again"
+                );
             }
             match accepting.sockets.get_mut(index) {
                 Some(position) => *position = Some(new),
@@ -387,7 +390,7 @@ mod tests {
         assert!(!worker.accept(&mut accepting, 0));
         assert!(!accepting.paused);
         assert_eq!(worker.counters.accept_pauses.value(), 0);
-        let left = worker.leave(&mut accepting, &[], Instant::now());
+        let left = worker.leave(&mut accepting, (&[], false), Instant::now());
         worker.come_back(&mut accepting, left);
         let _client = TcpStream::connect(socket::local_address(&shared).unwrap()).unwrap();
         accepting.guess = 1;

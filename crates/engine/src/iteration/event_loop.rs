@@ -118,7 +118,7 @@ fn register_epoll(worker: &Worker) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(descriptor, tokio::io::Interest::READABLE)
 }
 
-/// Why the event loop goes on.
+/// The reason why the event loop goes on.
 enum Wake<'a, T> {
     Tick,
     Events(AsyncFdReadyGuard<'a, OwnedFd>),

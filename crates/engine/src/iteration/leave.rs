@@ -9,7 +9,7 @@ use eyelet_memory::slab::Key;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
 
-use crate::departure::{BatchAnswer, Departure};
+use crate::departure::{BatchAnswer, Departure, Leaving};
 use crate::iteration::accept::LAST_ACCEPT_TIME;
 use crate::iteration::event_loop::{Iterations, cut_all, others_first, until_written};
 use crate::moving::batch::{self, PLACED_AT_ONCE};
@@ -38,13 +38,18 @@ impl Iterations {
         let departure = worker.program().and_then(|program| program.departure());
         let Some(departure) = departure else { return Ok(false) };
         let Departure { kept, batches, descriptors_max, reads_below, .. } = departure;
-        let Departure { mut answers, active_max, .. } = departure;
+        let Departure { mut answers, active_max, moves_flows, .. } = departure;
         let now = Instant::now();
         let drain_timeout = worker.settings.get().drain_timeout;
         let end = active_max.map(|active_max| now + drain_timeout.min(active_max));
         // Until the order to let go, this worker may have to accept again.
-        let mut sockets = Some(worker.leave(&mut self.accepting, &kept, now + LAST_ACCEPT_TIME));
+        let left = (&*kept, moves_flows);
+        let mut sockets = Some(worker.leave(&mut self.accepting, left, now + LAST_ACCEPT_TIME));
         drop(kept);
+        if moves_flows {
+            // The queue has room for what each worker sends.
+            let _ = batches.try_send(Leaving::Flows(worker.flow_batches(descriptors_max)));
+        }
         worker.moving.is_leaving.set(true);
         worker.moving.reads_below.set(reads_below);
         let mut search = Search::new(&worker, batches, descriptors_max);
@@ -78,6 +83,7 @@ impl Iterations {
                 None => {}
                 Some(HandoverEvent::Order(Order::Settled)) => {
                     sockets = None;
+                    worker.forget_given_flows();
                     // An order to reload that came before was not obeyed.
                     worker.reload(&mut self.accepting, Instant::now());
                 }
@@ -92,9 +98,13 @@ impl Iterations {
                 }
                 Some(HandoverEvent::Answer(None)) => {
                     self.put_back(waiting).await?;
-                    let Some(sockets) = sockets.filter(|_| !must_drain) else { return Ok(false) };
+                    let Some(sockets) = sockets.filter(|_| !must_drain) else {
+                        worker.end_given_flows();
+                        return Ok(false);
+                    };
                     worker.moving.is_leaving.set(false);
                     worker.come_back(&mut self.accepting, sockets);
+                    worker.take_flows_back();
                     return Ok(true);
                 }
             }

@@ -30,8 +30,8 @@ mod trim;
 
 pub use event_loop::{DropFutures, others_first, run};
 
-/// If one iteration accepts this many connections, most of their hellos have arrived when the
-/// connections begin.
+/// The number of connections accepted in one iteration from which most of their hellos have arrived
+/// when the connections begin.
 const CROWD: usize = 4;
 /// Ticks (1 s) between two reads of the kernel's drop counts: a system call for each listener.
 const DROPS_TICKS: u32 = 10;

@@ -98,11 +98,11 @@ pub struct BatchRead {
     pub taken: usize,
     /// The indexes of the connections and groups that it does not take, in ascending order.
     pub refused: Vec<usize>,
-    /// Why it does not take the first of them.
+    /// The reason why it does not take the first of them.
     pub why: Option<RefusalReason>,
 }
 
-/// Why a worker does not take a connection of another process.
+/// The reason why a worker does not take a connection of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RefusalReason {
     /// Its state is not what this program reads.

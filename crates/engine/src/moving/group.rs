@@ -12,9 +12,10 @@ use eyelet_telemetry::reason::Reason;
 use crate::departure::GROUP_DESCRIPTORS_MAX;
 use crate::links::{DetachedLink, DetachedLinks, Partners, StreamRef};
 use crate::moving::handover::{
-    self, Detached, ImportError, MESSAGE_BYTES_MAX, Members, Room, Stays, VERSION_GROUP,
-    VERSION_PART, decode_members, encode_members,
+    self, Detached, ImportError, MESSAGE_BYTES_MAX, Members, Stays, VERSION_GROUP, VERSION_PART,
+    decode_members, encode_members,
 };
+use crate::moving::room::Room;
 use crate::park;
 use crate::table::SlotState;
 use crate::worker::Worker;

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use eyelet_handover::{DetachedClock, IMPORT_UNIX_MS, IdleState, has_place_for, own};
 use eyelet_memory::budget::{Account, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_relay::Relay;
@@ -17,27 +18,26 @@ use eyelet_relay::held::{self, HeldConnection};
 use eyelet_telemetry::reason::{Reason, Shed};
 use thiserror::Error;
 
-use crate::links::own;
+use crate::moving::room::Room;
 use crate::park;
-use crate::park::rest::{self, Rest};
+use crate::park::rest;
 use crate::table::further::further_bytes;
 use crate::table::shared_streams::shared_bytes;
 use crate::table::{KeptStreams, Removed, Slot, SlotState};
 use crate::worker::Worker;
 
-mod detached;
-mod format;
-mod members;
-
-pub use detached::{Detached, Room};
-pub use format::{
+pub use eyelet_handover::{
     ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_GROUP, VERSION_HELD, VERSION_PART,
     VERSION_RESTING, VERSION_USUAL, VERSIONS_READ,
 };
-pub(crate) use format::{VERSION_BYTES, take, to_bytes};
-pub(crate) use members::{Members, decode_members, encode_members, is_group};
+pub(crate) use eyelet_handover::{
+    VERSION_BYTES, decode_members, encode_members, is_group, take, to_bytes,
+};
 
-use detached::{Clock, IMPORT_UNIX_MS};
+/// A connection outside of any worker, perhaps with room in one.
+pub type Detached = eyelet_handover::MovedConnection<Room>;
+/// The connections of a group, and its links.
+pub type Members = eyelet_handover::GroupMembers<Room>;
 
 /// Takes a parked connection with so many sockets at most out of its worker, which does not touch
 /// its sockets any more: they are registered nowhere, and nothing of it is counted except the bytes
@@ -61,7 +61,7 @@ pub fn detach(worker: &Rc<Worker>, key: Key, sockets_max: usize) -> Result<Detac
 pub(crate) fn take_out(
     worker: &Rc<Worker>,
     key: Key,
-    rest: Rest,
+    rest: IdleState,
 ) -> Option<(Detached, Option<KeptStreams>)> {
     let (info, relay) = park::unpark(worker, key, SlotState::Lingering)?;
     let removed = worker.table.borrow_mut().remove_open(key)?;
@@ -76,7 +76,7 @@ pub(crate) fn take_out(
         info,
         relay,
         rest,
-        clock: Clock::Worker { left_unix_ms: worker.now_unix_ms() },
+        clock: DetachedClock::Worker { left_unix_ms: worker.now_unix_ms() },
         counted: None,
         room: None,
     };
@@ -84,7 +84,7 @@ pub(crate) fn take_out(
     Some((detached, streams))
 }
 
-/// Why a connection does not leave its worker.
+/// The reason why a connection does not leave its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Stays {
     /// It is active, lingers or has ended.
@@ -136,7 +136,7 @@ pub(crate) fn sockets(worker: &Worker, key: Key) -> Result<usize, Stays> {
 ///
 /// # Errors
 /// Why it stays.
-pub(crate) fn prepare(worker: &Rc<Worker>, key: Key) -> Result<Rest, Stays> {
+pub(crate) fn prepare(worker: &Rc<Worker>, key: Key) -> Result<IdleState, Stays> {
     let mut table = worker.table.borrow_mut();
     let (idle_left, beside) = (table.due_left(key), table.stream_bytes(key));
     let slot = table.slot(key).ok_or(Stays::NotParked)?;
@@ -146,7 +146,7 @@ pub(crate) fn prepare(worker: &Rc<Worker>, key: Key) -> Result<Rest, Stays> {
     if worker.moving.reads_below.get().is_some_and(|below| version >= below) {
         return Err(Stays::Version);
     }
-    if info.decided(&worker.shared.borrow()).is_some_and(|it| !format::has_place_for(it)) {
+    if info.decided(&worker.shared.borrow()).is_some_and(|it| !has_place_for(it)) {
         return Err(Stays::Held);
     }
     // Its task, which is about to begin, has its verdict; or the other process takes fewer bytes.
@@ -164,7 +164,7 @@ pub(crate) fn prepare(worker: &Rc<Worker>, key: Key) -> Result<Rest, Stays> {
         return Err(Stays::Held);
     }
     let idle = Some(table.since_due_in(key, wait));
-    Ok(Rest { is_settled, idle_left, idle })
+    Ok(IdleState { is_settled, idle_left, idle })
 }
 
 /// Parks a connection in a worker: of the process that it was handed over to, or in the one that it
@@ -177,7 +177,7 @@ pub(crate) fn prepare(worker: &Rc<Worker>, key: Key) -> Result<Rest, Stays> {
 /// that was not decoded, or that [`reserve`] has counted, is never refused.
 #[allow(clippy::result_large_err)] // a box for each would cost more than the move
 pub fn attach(worker: &Rc<Worker>, mut detached: Detached) -> Result<Option<Key>, Detached> {
-    if detached.clock == Clock::Import && !reserve(worker, &mut detached) {
+    if detached.clock == DetachedClock::Import && !reserve(worker, &mut detached) {
         return Err(detached);
     }
     let key = place(worker, detached);
@@ -223,7 +223,7 @@ pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
         tracing::error!("internal error: one connection is closed");
         return None;
     };
-    if clock == Clock::Import {
+    if clock == DetachedClock::Import {
         info.follow_clock(IMPORT_UNIX_MS, worker.now_unix_ms());
     }
     // From here on the slot counts it.

@@ -5,5 +5,6 @@ pub mod group;
 pub mod handover;
 pub mod parcel;
 pub mod parts;
+pub mod room;
 pub(crate) mod search;
 pub(crate) mod staying;

@@ -1,5 +1,5 @@
 //! A group of more sockets than one message carries moves as several messages, its parts, which are
-//! committed as one. docs/handover-format.md describes them.
+//! committed as one. crates/handover/README.md describes them.
 //!
 //! The first part only says how many sockets come, so that there is room for all of them before the
 //! first one is here. The others bring the sockets, and the last one the message of the group. So
@@ -15,7 +15,8 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::departure::{BATCH_DESCRIPTORS_MAX, GROUP_DESCRIPTORS_MAX, LeavingBatch};
-use crate::moving::handover::{Room, VERSION_BYTES, VERSION_PART, take, to_bytes};
+use crate::moving::handover::{VERSION_BYTES, VERSION_PART, take, to_bytes};
+use crate::moving::room::Room;
 use crate::worker::Process;
 
 /// Parked connections that another process has sent.
@@ -64,6 +65,9 @@ pub struct GroupPart<'a> {
     /// The sockets that go with it.
     pub sockets: &'a [Arc<OwnedFd>],
 }
+
+/// Each link of a group has an index.
+const _: () = assert!(GROUP_DESCRIPTORS_MAX <= u16::MAX as usize);
 
 /// The parts of a group with this number, in their order.
 pub fn parts(group: u64, batch: &LeavingBatch) -> impl Iterator<Item = GroupPart<'_>> {

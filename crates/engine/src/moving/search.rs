@@ -16,7 +16,7 @@ use crate::worker::Worker;
 
 /// The search for parked connections that leave.
 pub struct Search {
-    /// When to search next.
+    /// The time to search next.
     at: Instant,
     batches: SyncSender<Leaving>,
     /// Most descriptors of a batch.
@@ -174,7 +174,7 @@ impl Search {
         matches!(self.state, Searching::Stopped | Searching::Left)
     }
 
-    /// Says if the other process takes no more.
+    /// True if the other process takes no more.
     pub fn is_stopped(&self) -> bool {
         matches!(self.state, Searching::Stopped)
     }

@@ -24,7 +24,7 @@ pub struct Staying {
     known: HashMap<Key, Known>,
     /// The first ones among them: one for each connection alone, and one for each group.
     firsts: usize,
-    /// When those that had changed were forgotten last, and when all were.
+    /// The time at which those that had changed were forgotten last, and when all were.
     looked: Instant,
     since: Instant,
 }

@@ -1,5 +1,4 @@
-//! What a parked connection is that is held until somebody decides, and how it finds its question
-//! again.
+//! A parked connection that is held until somebody decides, and the way back to its question.
 
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::memory::blocks::long_any;
 
-use self::rest::{Rest, SETTLE, idle_for, idle_timeout};
+use self::rest::{SETTLE, idle_for, idle_timeout};
 use self::resting::{goes_on_until, has_room_to_wake, wake_bytes};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::socket;
@@ -19,6 +19,7 @@ use crate::table::shared_streams::shared_bytes;
 use crate::table::{EndCause, Phase, Slot, SlotState, open_sockets};
 use crate::worker::queues::{self, IdleKind};
 use crate::worker::{Handle, Worker};
+use eyelet_handover::IdleState;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_record::alert::CLOSE_NOTIFY;
@@ -86,7 +87,7 @@ pub(crate) fn place(
     (client, upstream, further, shared): PlacedSockets,
     info: ConnectionInfo,
     mut relay: Relay,
-    rest: Rest,
+    rest: IdleState,
 ) -> Key {
     held::ask_again(worker, &info, &mut relay);
     let is_held = matches!(relay, Relay::Held(_));
@@ -363,9 +364,9 @@ fn give_up(worker: &Rc<Worker>, key: Key, reason: Reason) {
 /// The way in which the sockets of a connection end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
-    /// With a FIN.
+    /// It ends with a FIN.
     Close,
-    /// With a reset, towards both sides.
+    /// It ends with a reset, towards both sides.
     Reset,
     /// After the client had time to read what it was sent last.
     Linger,

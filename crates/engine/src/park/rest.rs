@@ -1,5 +1,5 @@
-//! How long a parked connection may be at rest, and how long it has been: also for the worker, the
-//! settings or the task that it gets next.
+//! The time that a parked connection may be at rest, and the time that it has been: also for the
+//! worker, the settings or the task that it gets next.
 
 use std::time::Duration;
 
@@ -10,49 +10,16 @@ use crate::table::{ConnectionTable, SlotState};
 use crate::worker::{Handle, Settings, Worker};
 use eyelet_relay::{Flow, Relay};
 
-/// Connections that have been idle for longer than a shorter `idle_timeout` end over this time:
-/// otherwise all would end in one iteration, and come back at once.
-const OVERDUE_SPREAD: Duration = Duration::from_secs(10);
-/// Steps of that time.
-const SPREAD_STEPS: u32 = 64;
-
-/// How long a connection is parked until it counts as settled. Most connections of a busy edge are
-/// over by then, and never pay for what only long ones need, such as keepalive.
+/// The time for which a connection is parked until it counts as settled. Most connections of a busy
+/// edge are over by then, and never pay for what only long ones need, such as keepalive.
 pub(crate) const SETTLE: Duration = Duration::from_secs(2);
-
-/// What goes along with a connection that leaves its worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rest {
-    /// See [`eyelet_telemetry::info::Parked::is_settled`].
-    pub is_settled: bool,
-    /// How long it may still move no byte, by the settings of the worker that it left.
-    pub idle_left: Duration,
-    /// How long it has moved no byte. Messages of versions 1 and 2 do not say it.
-    pub idle: Option<Duration>,
-}
-
-impl Rest {
-    /// How long it may still move no byte where the whole time for that is `wait`.
-    pub fn left(&self, wait: Duration, key: Key) -> Duration {
-        self.idle.map_or(self.idle_left.min(wait), |idle| left(wait, idle, key))
-    }
-}
-
-/// How long a connection may still be idle that has been idle for so long.
-pub(crate) fn left(wait: Duration, idle: Duration, key: Key) -> Duration {
-    if idle < wait {
-        return wait - idle;
-    }
-    // At most half of the wait, so that the connection still counts as idle.
-    OVERDUE_SPREAD.min(wait / 2) * (key.index % SPREAD_STEPS) / SPREAD_STEPS
-}
 
 /// Time until an idle parked connection is due: to settle, or to be closed.
 pub(crate) fn idle_for(worker: &Worker, relay: &mut Relay, settled: bool) -> Duration {
     wait_for((worker, &worker.settings.get()), relay, settled)
 }
 
-/// That time by these settings.
+/// Returns that time by these settings.
 pub(crate) fn wait_for(
     (worker, settings): (&Worker, &Settings),
     relay: &mut Relay,
@@ -88,8 +55,8 @@ pub(crate) fn idle_since(worker: &Worker, key: Key) -> Option<u32> {
     Some(table.tick_before(idle))
 }
 
-/// How long a connection that is being parked may move no byte. The wait of one that was parked
-/// before, and was not used since, does not begin again.
+/// Returns the time for which a connection that is being parked may move no byte. The wait of one
+/// that was parked before, and was not used since, does not begin again.
 pub(crate) fn wait_of(
     active: &Handle,
     (info, relay): (&mut Parked, &mut Relay),

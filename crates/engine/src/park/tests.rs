@@ -208,7 +208,7 @@ fn a_wake_that_fails_gives_back_what_it_took() {
     assert!(worker.process.budget.used_by(Account::Connections) <= parked);
 }
 
-/// What a client sent is held by then, and the end of its connection gives it back.
+/// The bytes of a client are held by then, and the end of its connection gives them back.
 #[test]
 fn a_fault_of_an_answer_leaves_nothing_counted() {
     let worker = worker();
@@ -260,11 +260,11 @@ fn connections_of_a_removed_rule_end_in_parts() {
     }
 }
 
-/// What an idle connection costs in this process: its slot, and four bytes for the slot's
-/// generation. The slot holds two descriptors (4 + 4), readiness of eight sides (4), links of
-/// the timer wheel (16), the info (64) and the relay. The relay holds secrets and sequence
-/// numbers of both directions (2 x (48 + 8)) with 16 bytes of state, a pointer to bytes in
-/// transit (8) and the states of both directions (8).
+/// The cost of an idle connection in this process: its slot, and four bytes for the slot's
+/// generation. The slot holds two descriptors (4 + 4), readiness of eight sides (4), links of the
+/// timer wheel (16), the info (64) and the relay. The relay holds secrets and sequence numbers of
+/// both directions (2 x (48 + 8)) with 16 bytes of state, a pointer to bytes in transit (8) and the
+/// states of both directions (8).
 #[test]
 fn a_slot_is_small() {
     assert_eq!(size_of::<Parked>(), 64);

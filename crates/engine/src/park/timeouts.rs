@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::park::rest::{self, wait_for};
+use crate::park::rest::wait_for;
 use crate::table::SlotState;
 use crate::worker::{Settings, Worker};
 
@@ -30,7 +30,7 @@ pub fn take_settings(worker: &Rc<Worker>, settings: Settings) {
         let [due, wait] =
             [&before, &settings].map(|settings| wait_for((worker, settings), relay, is_settled));
         let idle = table.since_due_in(key, due);
-        table.due_in(key, rest::left(wait, idle, key));
+        table.due_in(key, eyelet_handover::left(wait, idle, key));
     }
 }
 
@@ -46,8 +46,8 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// How long a settled connection counts as idle, 10 s after its last byte, and how long it is
-    /// until its deadline. The timeout was changed in between.
+    /// Returns the time for which a settled connection counts as idle, 10 s after its last byte,
+    /// and the time until its deadline. The timeout was changed in between.
     fn idle(before: Duration, after: Duration) -> [Duration; 2] {
         let worker = worker();
         let with = |idle_timeout| Settings { idle_timeout, ..worker.settings.get() };

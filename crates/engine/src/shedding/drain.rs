@@ -18,7 +18,7 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Ticks in which the whole table can be visited (500 ms). A visit costs a cache miss, and busy
 /// connections are served meanwhile.
 const ROUND_TICKS_MIN: u32 = 5;
-/// What a drain does with a connection.
+/// A drain's step with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     /// It is not to be ended now, or has ended.
@@ -177,7 +177,7 @@ mod tests {
 
     const BEGIN: u32 = 100;
 
-    /// How many connections each of so many ticks ends.
+    /// Counts the connections that each of so many ticks ends.
     fn ends(worker: &Rc<Worker>, ticks: u32) -> Vec<u32> {
         let each = (1..=ticks).map(|n| {
             let before = open(worker);

@@ -296,7 +296,7 @@ impl Worker {
     }
 }
 
-/// Where a connection comes from. `None`: its socket does not say so any more.
+/// Returns the source of a connection. `None`: its socket does not say so any more.
 fn source_of(table: &mut ConnectionTable, key: Key) -> Option<Source> {
     let peer = table.slot(key).and_then(|slot| socket::peer(&slot.client))?;
     Some(Source::of(source::address(peer).ip()))

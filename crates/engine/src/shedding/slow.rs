@@ -8,8 +8,8 @@ use crate::worker::Worker;
 use crate::worker::queues::Holder;
 use eyelet_memory::slab::Key;
 
-/// How long a peer may leave bytes in our memory while memory is short: as long as an HTTP body may
-/// stall then.
+/// The time that a peer may leave bytes in our memory while memory is short: as long as an HTTP
+/// body may stall then.
 const STALLED_TICKS: u32 = (3_000 / TICK_MS) as u32;
 /// Holders looked at per tick: this many, or this part of the queue if that is more.
 const HOLDERS_LOOKS: usize = 64;

@@ -73,7 +73,7 @@ impl Worker {
     }
 }
 
-/// Says if a position is its connection's newest one, and the connection is still as far.
+/// True if a position is its connection's newest one, and the connection is still as far.
 pub(super) fn is_queued(table: &mut ConnectionTable, at: &ShedPosition, of: Phase) -> bool {
     match table.slot(at.key) {
         Some(slot) if slot.position != at.position => false,

@@ -12,19 +12,19 @@ use crate::worker::Worker;
 use eyelet_relay::Relay;
 use eyelet_relay::testing::kernel;
 
-/// How often connections left their process.
+/// Counts how often connections left their process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct HandedOver {
     spliced: usize,
     terminated: usize,
     held: usize,
-    /// Of them, those that took bytes along.
+    /// The ones that took bytes along.
     with_bytes: usize,
     /// Those that had bytes in a pipe.
     with_pipes: usize,
     came_back: usize,
     refused: usize,
-    /// Of those, the ones that the new process has ended.
+    /// The ones that the new process has ended.
     closed: usize,
 }
 

@@ -13,7 +13,7 @@ use crate::testing::stream::Stream;
 use crate::testing::tls::{Client, Said};
 use eyelet_relay::testing::kernel::{self, Link};
 
-/// How the edge has ended a peer's connection.
+/// The end of a peer's connection by the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Fin,
@@ -24,10 +24,10 @@ pub struct Peer {
     name: &'static str,
     fd: Option<OwnedFd>,
     link: Rc<Link>,
-    /// What it sends, and how much of that is in the outbox or beyond.
+    /// The bytes that it sends, and how many of them are in the outbox or beyond.
     stream: Stream,
     pub said: usize,
-    /// What it expects to receive, and how much of that it has received.
+    /// The bytes that it expects to receive, and how many of them it has received.
     pub expected: Stream,
     pub heard: usize,
     /// Bytes that are not written to the socket yet.

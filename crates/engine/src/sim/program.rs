@@ -25,7 +25,7 @@ use eyelet_relay::terminate::{Terminated, final_alert};
 use eyelet_relay::{Flow, Relay};
 use std::time::Duration;
 
-/// How long a client may send nothing at first.
+/// The time for which a client may send nothing at first.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most bytes that are peeked at before the connection is parked.
 const PEEKED_BYTES_MAX: usize = 700;
@@ -34,7 +34,7 @@ const HELD_TIMEOUT: Duration = Duration::from_secs(100_000);
 /// unrecognized_name, in a TLS 1.2 record.
 pub const REFUSAL: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
-/// What the program does with a connection.
+/// The program's plan for a connection.
 #[derive(Debug)]
 pub enum Plan {
     Splice {
@@ -45,7 +45,7 @@ pub enum Plan {
         session: Option<Box<Session>>,
         /// The upstream is dialled only when the client has sent something.
         late: bool,
-        /// What the upstream gets before the client's bytes.
+        /// The bytes that the upstream gets before the client's.
         preface: Vec<u8>,
     },
     Refuse,
@@ -58,15 +58,15 @@ pub enum Plan {
 #[derive(Debug)]
 pub struct Connection {
     pub plan: Plan,
-    /// What the upstream gets before the client's bytes.
+    /// The bytes that the upstream gets before the client's.
     pub preface_bytes: usize,
-    /// Whether the program reads before it parks.
+    /// True if the program reads before it parks.
     pub peeks: bool,
-    /// What an upstream will send and receive.
+    /// The bytes that an upstream will send and receive.
     pub streams: (Stream, Stream),
     pub client: Peer,
     pub upstream: Option<Peer>,
-    /// Whether the upstream can be dialled.
+    /// True if the upstream can be dialled.
     pub is_reachable: bool,
     pub log: Vec<LogEntry>,
     /// The peers do nothing until the end.
@@ -93,7 +93,7 @@ impl Connection {
         [Some(&mut self.client), self.upstream.as_mut()].into_iter().flatten()
     }
 
-    /// Whether the client receives an alert that is not its upstream's.
+    /// True if the client receives an alert that is not its upstream's.
     pub fn expects_refusal(&self) -> bool {
         match self.plan {
             Plan::Refuse => true,

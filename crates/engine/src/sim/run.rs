@@ -42,7 +42,7 @@ const SETTLE_ROUNDS: usize = 20;
 /// Rounds in which all peers write and read; after them all connections must have ended.
 const ROUNDS_MAX: usize = 300;
 
-/// What happened in a run.
+/// The events of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     ends: BTreeMap<String, usize>,
@@ -52,7 +52,7 @@ pub struct Report {
     log: Vec<LogEntry>,
 }
 
-/// What happened in all runs.
+/// The events of all runs.
 #[derive(Default)]
 pub struct Seen {
     ends: BTreeMap<String, usize>,
@@ -436,7 +436,7 @@ impl Simulation {
     }
 }
 
-/// How much is sent, written or read at once: often one byte, at times more than a buffer.
+/// Returns the bytes to send, write or read at once: often one byte, at times more than a buffer.
 fn amount(rng: &mut Rng, bulk: bool) -> usize {
     match rng.u8(..10) {
         0..=2 => 1,
@@ -447,7 +447,7 @@ fn amount(rng: &mut Rng, bulk: bool) -> usize {
     }
 }
 
-/// What a peer may send first to an edge that inspects it.
+/// Returns the first bytes of a peer to an edge that inspects it.
 fn flight(rng: &mut Rng, client: bool) -> Vec<u8> {
     let alert = [21, 3, 3, 0, 2, 1, 112];
     match (rng.u8(..5), client) {

@@ -34,8 +34,8 @@ pub const ENDS: &[&str] = &[
     "upstream: the name has no address",
 ];
 
-/// What may happen in a run. A run with few such events tests more: more of its connections must
-/// end complete.
+/// The events that may happen in a run. A run with few such events tests more: more of its
+/// connections must end complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     pub resets: bool,

@@ -318,7 +318,7 @@ impl ConnectionTable {
         Some(removed)
     }
 
-    /// How long it is until the connection's deadline.
+    /// Returns the time until the connection's deadline.
     pub(crate) fn due_left(&mut self, key: Key) -> Duration {
         let ticks = self.due(key).saturating_sub(self.wheel.now());
         Duration::from_millis(u64::from(ticks) * TICK_MS)
@@ -337,7 +337,7 @@ impl ConnectionTable {
         }
     }
 
-    /// How long ago the connection's deadline was last set to `wait` from then.
+    /// Returns the time since the connection's deadline was last set to `wait` from then.
     pub fn since_due_in(&mut self, key: Key, wait: Duration) -> Duration {
         let now = self.wheel.now();
         let Some(slot) = self.slots.slot(key) else { return Duration::ZERO };
@@ -351,7 +351,7 @@ impl ConnectionTable {
         self.wheel.now().saturating_sub(ticks)
     }
 
-    /// How long ago a tick was.
+    /// Returns the time since a tick.
     pub(crate) fn since_tick(&self, tick: u32) -> Duration {
         Duration::from_millis(u64::from(self.wheel.now().saturating_sub(tick)) * TICK_MS)
     }

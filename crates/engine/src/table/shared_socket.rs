@@ -30,7 +30,7 @@ impl SharedSocket {
         self.ready.update(|ready| ready | READ);
     }
 
-    /// Says if any of the bits was reported and is not used up.
+    /// True if any of the bits was reported and is not used up.
     pub fn is_ready(&self, bits: u8) -> bool {
         self.ready.get() & bits != 0
     }

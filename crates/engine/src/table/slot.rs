@@ -26,11 +26,11 @@ pub struct Slot {
     /// Sequence number of its newest position in the shed queues. Older positions are stale.
     pub position: u16,
     pub(super) links: Links,
-    /// Who moves its bytes.
+    /// The one who moves its bytes, with its state.
     pub state: SlotState,
 }
 
-/// Who moves a connection's bytes.
+/// The one who moves a connection's bytes, with its state.
 pub enum SlotState {
     /// Its future owns it: the connection is being peeked at, decided, dialled or served.
     Active {
@@ -38,9 +38,9 @@ pub enum SlotState {
         waits: Waits,
         /// Its deadline has passed. A new deadline undoes that.
         is_late: bool,
-        /// Why it is to end, whatever its deadline.
+        /// The reason of its end, whatever its deadline.
         end: Option<EndCause>,
-        /// How far it is.
+        /// The phase of its life.
         phase: Phase,
         /// The data that a list shows of it. `None`: nobody may ask.
         seen: Option<Seen>,
@@ -49,7 +49,7 @@ pub enum SlotState {
     Parked {
         /// The facts for its log entry.
         info: Parked,
-        /// How its bytes are moved.
+        /// The relay that moves its bytes.
         relay: Relay,
     },
     /// It is logged and its last bytes are sent. What the client still sends is read and dropped,
@@ -76,7 +76,7 @@ pub enum Waits {
 /// KiB, a certificate chain with RSA keys 5 KiB.
 pub const LARGE_BYTES: usize = 8 << 10;
 
-/// How far an active connection is. It decides in which order connections are shed.
+/// The phase of an active connection. It decides in which order connections are shed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Its handshake, or the head of its request, is unfinished.
@@ -113,7 +113,7 @@ impl Waits {
     }
 }
 
-/// Why an active connection is to end. A later variant replaces an earlier one.
+/// The reason of an active connection's end. A later variant replaces an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EndCause {
     /// The drain has come to it: it ends once its exchange permits.

@@ -23,7 +23,7 @@ const SEARCH_TIME: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moved {
     pub connections: usize,
-    /// Of them, those with an exchange or streams that rest.
+    /// The ones with an exchange or streams that rest.
     pub with_exchange: usize,
     /// Those in groups that share upstream connections.
     pub in_groups: usize,
@@ -31,7 +31,7 @@ pub struct Moved {
     pub in_parts: usize,
     /// Connections that came back.
     pub back: usize,
-    /// Why the first of them was refused.
+    /// The reason why the first of them was refused.
     pub why: Option<RefusalReason>,
 }
 

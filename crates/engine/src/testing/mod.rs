@@ -1,4 +1,4 @@
-//! What simulations and tests begin with, also those of other crates: a bare worker without a
+//! The scene of simulations and tests, also of those of other crates: a bare worker without a
 //! program and without listeners, its steps, bytes that can be checked, and TLS ends.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
@@ -38,7 +38,7 @@ pub fn worker() -> Rc<Worker> {
     worker_with(SETTINGS, MEMORY_BYTES)
 }
 
-/// The same with other limits.
+/// Returns a worker with other limits.
 pub fn worker_with(settings: Settings, memory_bytes: usize) -> Rc<Worker> {
     worker_in(settings, &Arc::new(Budget::new(memory_bytes, 0)))
 }

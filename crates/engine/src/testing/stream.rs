@@ -17,9 +17,9 @@ static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
 /// A stream without an end.
 #[derive(Clone, Default)]
 pub struct Stream {
-    /// What comes first: flights that the edge inspects.
+    /// The first bytes: flights that the edge inspects.
     pub flights: Vec<u8>,
-    /// Where in the noise the rest begins.
+    /// The offset in the noise at which the rest begins.
     pub offset: usize,
 }
 

@@ -13,7 +13,7 @@ const REKEY_MARGIN: u64 = 1 << 10;
 /// Most records until such an update is due.
 const RECORDS_BEFORE: u64 = 8;
 
-/// What the client's end understands from what it reads.
+/// A message that the client's end has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     CloseNotify,

@@ -1,5 +1,5 @@
-//! How many connections a drain ends in each tick. Its clients come back somewhere else, so the
-//! ends are spread over `drain_timeout`.
+//! Paces a drain: the number of connections that end in each tick. Its clients come back somewhere
+//! else, so the ends are spread over `drain_timeout`.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl DrainPace {
         self.last.is_none()
     }
 
-    /// How many connections this tick may end.
+    /// Returns the number of connections that this tick may end.
     pub fn ends(&self, now: u32) -> u32 {
         let ticks = self.end.saturating_sub(now).max(1);
         let least = if self.is_last_part() { 1 } else { ENDS_PER_TICK_MIN };

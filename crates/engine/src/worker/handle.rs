@@ -22,7 +22,7 @@ use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Limit, Reason, Shed, When};
 
-/// Why a wait ended before its event.
+/// The reason why a wait ended before its event.
 #[derive(Debug)]
 pub enum WaitError {
     /// The process drains, and this connection was not done in time.
@@ -144,7 +144,7 @@ impl Handle {
         self.why_end().is_some()
     }
 
-    /// Why it is to end, if it is.
+    /// Returns the reason of its end, if it is to end.
     pub fn why_end(&self) -> Option<Reason> {
         if !self.worker.is_draining() && !self.worker.ending.has_operator_ended.get() {
             return None;
@@ -159,8 +159,8 @@ impl Handle {
         }
     }
 
-    /// Why no wait of the connection goes on, if none does. After shedding, its memory belongs to
-    /// others, and no new deadline undoes that.
+    /// Returns the reason why no wait of the connection goes on, if none does. After shedding, its
+    /// memory belongs to others, and no new deadline undoes that.
     fn over(&self, is_late: bool, end: Option<EndCause>) -> Option<WaitError> {
         match end {
             Some(EndCause::Shed) => Some(WaitError::Shed),

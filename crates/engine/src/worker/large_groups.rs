@@ -17,7 +17,7 @@ const STAYS: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(crate) struct LargeGroups {
     keys: HashSet<Key, RandomState>,
-    /// When all were forgotten last.
+    /// The time at which all were forgotten last.
     since: Option<Instant>,
     /// True if it was said in the log that some stay.
     has_said: bool,

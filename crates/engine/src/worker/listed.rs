@@ -123,7 +123,7 @@ impl Worker {
         }
     }
 
-    /// How long ago it began. `None`: nobody asks.
+    /// Adds the time since its beginning to a histogram. `None`: nobody asks.
     pub fn ends(&self, histogram: &Histogram, began_ns: Option<u64>) {
         if let Some(began_ns) = began_ns {
             histogram.observe_ns(self.clock.now_ns().saturating_sub(began_ns));

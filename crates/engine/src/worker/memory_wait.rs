@@ -17,7 +17,7 @@ const LISTED_MIN: usize = 64;
 #[derive(Default)]
 pub(crate) struct MemoryWait {
     tasks: RefCell<Vec<Waker>>,
-    /// How many there were when repeated ones were last removed.
+    /// The number of them when repeated ones were last removed.
     distinct: Cell<usize>,
 }
 

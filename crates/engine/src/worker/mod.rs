@@ -20,6 +20,7 @@ use crate::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, Strea
 use crate::table::{ConnectionTable, KeptStreams};
 use crate::worker::clock::Clock;
 use crate::worker::flow_state::WorkerFlows;
+use crate::worker::flow_state::guard::DatagramGuard;
 use crate::worker::run_queue::RunQueue;
 use crate::worker::state::{Burst, EndingState, MovingState, SheddingState};
 use eyelet_memory::budget::Counted;
@@ -85,6 +86,11 @@ pub trait Program {
     fn flow_begun(self: Rc<Self>, handle: Handle, _info: ConnectionInfo, flow: Key) -> Task {
         handle.refuse_flow(flow, Vec::new());
         Box::pin(std::future::ready(()))
+    }
+
+    /// The guard of a flow that comes from another process. `None`: this program does not read it.
+    fn import_guard(&self, _bytes: &[u8]) -> Option<Box<dyn DatagramGuard>> {
+        None
     }
 
     /// A parked connection's client has sent something, and the connection has no upstream yet; or
@@ -215,7 +221,7 @@ pub trait Program {
         None
     }
 
-    /// Says if anybody reads what [`Program::log`] writes.
+    /// True if anybody reads what [`Program::log`] writes.
     fn is_logging(&self) -> bool;
 
     /// Writes the access-log entry of a connection that has ended.
@@ -228,7 +234,7 @@ pub trait Program {
     /// A tick has passed (every [`crate::table::timer_wheel::TICK_MS`]).
     fn tick(&self);
 
-    /// Says if no body is being compressed, so that idle compressors may be freed.
+    /// True if no body is being compressed, so that idle compressors may be freed.
     fn is_resting(&self) -> bool;
 
     /// Frees what is kept for reuse: the allocator is about to return free memory.
@@ -355,27 +361,27 @@ impl Worker {
         self.settings.get()
     }
 
-    /// Says if the access log is written at all.
+    /// True if the access log is written at all.
     pub fn logs(&self) -> bool {
         self.program().is_some_and(|program| program.is_logging())
     }
 
-    /// Says if the worker drains.
+    /// True if the worker drains.
     pub fn is_draining(&self) -> bool {
         self.ending.drain.get().is_some()
     }
 
-    /// Says if it has no connection, and none arrives.
+    /// True if it has no connection, and none arrives.
     pub(crate) fn is_empty(&self) -> bool {
         self.moving.unplaced.get() == 0 && self.table.borrow().is_empty() && self.flows.is_idle()
     }
 
-    /// Says if its parked connections leave for another process.
+    /// True if its parked connections leave for another process.
     pub fn is_leaving(&self) -> bool {
         self.moving.is_leaving.get()
     }
 
-    /// Says if connections rest as soon as they can, to leave for another process. Once this worker
+    /// True if connections rest as soon as they can, to leave for another process. Once this worker
     /// has retired, they rest as at other times.
     pub fn rests_at_once(&self) -> bool {
         self.is_leaving() && self.moving.is_awaited.get()
@@ -393,13 +399,13 @@ impl Worker {
         if burst.scarce_ticks > 0 { REST_AFTER_SCARCE } else { REST_AFTER }
     }
 
-    /// Says if a connection serves nothing new: it ends after what it serves now. One of HTTP/1.1
+    /// True if a connection serves nothing new: it ends after what it serves now. One of HTTP/1.1
     /// moves to the process that has replaced this one as soon as it rests, while that is there.
     pub fn begins_nothing(&self, is_http2: bool) -> bool {
         self.is_draining() || self.is_retired() && (is_http2 || !self.is_leaving())
     }
 
-    /// Says if another process has replaced this one for good. What is left goes on until it ends.
+    /// True if another process has replaced this one for good. What is left goes on until it ends.
     pub fn is_retired(&self) -> bool {
         self.ending.is_retired.get()
     }
@@ -413,12 +419,12 @@ impl Worker {
         Poll::Pending
     }
 
-    /// Says if the drain's time is over.
+    /// True if the drain's time is over.
     pub fn is_cutting(&self) -> bool {
         self.ending.is_cutting.get()
     }
 
-    /// Says if a connection that cannot be parked should end as soon as it can: the worker drains,
+    /// True if a connection that cannot be parked should end as soon as it can: the worker drains,
     /// or hands its parked connections over.
     pub fn is_ending(&self) -> bool {
         self.is_draining() || self.is_leaving()

@@ -180,7 +180,7 @@ impl ListenerSocket {
 pub struct Update {
     /// Its bounds.
     pub settings: Settings,
-    /// Where it listens from now on, those before included that stay.
+    /// The sockets at which it listens from now on, those before included that stay.
     pub sockets: Vec<ListenerSocket>,
 }
 
@@ -199,7 +199,7 @@ pub struct Process {
     pub workers: AtomicUsize,
     /// The tokens of handshakes.
     pub handshakes: HandshakeBuckets,
-    /// Where workers give datagrams to each other.
+    /// The queues by which workers give datagrams to each other.
     pub inboxes: Inboxes,
 }
 

@@ -43,9 +43,9 @@ pub struct IdlePosition {
 /// Those of the first kind end first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IdleKind {
-    /// With a state of the program, and settled: its deadline says since when it is idle.
+    /// It has a state of the program, and is settled: its deadline says since when it is idle.
     StateSettled,
-    /// With a state of the program, and parked just now.
+    /// It has a state of the program, and was parked just now.
     StateNew,
     /// Without a state, or with streams that are served. It ends for others only where the
     /// configuration allows that.
@@ -63,7 +63,7 @@ pub struct Holder {
 #[derive(Default)]
 pub struct Holders {
     pub(crate) positions: VecDeque<Holder>,
-    /// How many held bytes when it was last tidied.
+    /// The number of holders when it was last tidied.
     kept: usize,
 }
 

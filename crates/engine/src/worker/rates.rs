@@ -24,9 +24,9 @@ const FULL_NS: u64 = Duration::from_secs(1).as_nanos() as u64;
 /// Handshakes a second. `None`: as many as there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandshakeRates {
-    /// Of the process.
+    /// The rate of the process.
     pub process: Option<NonZeroU32>,
-    /// Of one source: an IPv4 address, or an IPv6 /64.
+    /// The rate of one source: an IPv4 address, or an IPv6 /64.
     pub source: Option<NonZeroU32>,
 }
 

@@ -21,7 +21,8 @@ pub(crate) struct RunQueue {
     /// In the next iteration: parked connections that wake because something has come for a shared
     /// stream. Each stream adds its connection once.
     pub called: RefCell<Vec<Key>>,
-    /// At the next tick: parked connections that may have more to move but found memory short.
+    /// The queue for the next tick: parked connections that may have more to move but found memory
+    /// short.
     pub next_tick: RefCell<Vec<Key>>,
     /// Starts an iteration for `next_iteration`, `called` or `shed`.
     loop_waker: Cell<Option<Waker>>,
@@ -57,7 +58,7 @@ impl RunQueue {
         }
     }
 
-    /// Says if connections go on, or end, without an event.
+    /// True if connections go on, or end, without an event.
     pub fn has_more(&self) -> bool {
         let queues = [&self.next_iteration, &self.called, &self.shed];
         queues.iter().any(|queue| !queue.borrow().is_empty())

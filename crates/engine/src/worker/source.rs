@@ -117,7 +117,7 @@ impl Sources {
         self.all.update(|all| all.wrapping_add(after.into()).wrapping_sub(before.into()));
     }
 
-    /// Whether no connection is counted.
+    /// True if no connection is counted.
     #[cfg(any(test, feature = "testing"))]
     pub fn is_empty(&self) -> bool {
         self.all.get() == 0 && self.occupied.get() == 0
@@ -129,14 +129,14 @@ impl Sources {
         own.unwrap_or(0).into()
     }
 
-    /// Whether the source holds more than its share, or much of a worker's part of the budget,
+    /// True if the source holds more than its share, or much of a worker's part of the budget,
     /// which has so many bytes.
     pub fn has_much(&self, ip: IpAddr, part_bytes: usize) -> bool {
         let much = (part_bytes / MUCH_PART / WEIGHT_BYTES) as u64;
         self.weight_of(ip) > much.max(MUCH_WEIGHT_MIN) || self.is_over_share(ip)
     }
 
-    /// Whether the source holds more than its share. A single source has no share to exceed.
+    /// True if the source holds more than its share. A single source has no share to exceed.
     pub fn is_over_share(&self, ip: IpAddr) -> bool {
         let own = self.weight_of(ip);
         let (all, sources) = (self.all.get(), self.occupied.get());

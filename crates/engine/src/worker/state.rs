@@ -26,7 +26,7 @@ pub(crate) struct SheddingState {
     pub holders: RefCell<Holders>,
     /// Idle connections that the search found, the longest idle last.
     pub idle: RefCell<Vec<IdlePosition>>,
-    /// Where that search goes on.
+    /// The slot at which that search goes on.
     pub idle_cursor: Cell<u32>,
     /// Searches of the table for idle connections since the last tick.
     pub idle_searches: Cell<u32>,
@@ -50,7 +50,7 @@ pub(crate) struct MovingState {
     pub large: RefCell<LargeGroups>,
     /// The other process reads messages of versions below this one. `None`: of all.
     pub reads_below: Cell<Option<u16>>,
-    /// Where the search for connections to hand over goes on.
+    /// The slot at which the search for connections to hand over goes on.
     pub cursor: Cell<u32>,
     /// True if that search goes on after an iteration.
     pub is_searching: Cell<bool>,
@@ -68,7 +68,7 @@ pub(crate) struct EndingState {
     pub is_cutting: Cell<bool>,
     /// True if what another process has not taken goes on here, and takes nothing new.
     pub is_retired: Cell<bool>,
-    /// Where the search for connections that have come to rest since goes on.
+    /// The slot at which the search for connections that have come to rest since goes on.
     pub retired_cursor: Cell<u32>,
     /// True if an operator has ever ended an active connection here.
     pub has_operator_ended: Cell<bool>,

@@ -17,16 +17,16 @@ use eyelet_record::{EXPORT_BYTES, Session};
 
 /// Messages that are read. The input changes their bytes.
 const STORED: [&str; 10] = [
-    include_str!("../../src/moving/handover/v1/spliced.hex"),
-    include_str!("../../src/moving/handover/v1/inspected.hex"),
-    include_str!("../../src/moving/handover/v1/tls13.hex"),
-    include_str!("../../src/moving/handover/v1/tls12.hex"),
-    include_str!("../../src/moving/handover/v1/websocket.hex"),
-    include_str!("../../src/moving/handover/v4/cleartext.hex"),
-    include_str!("../../src/moving/handover/v5/agreed.hex"),
-    include_str!("../../src/moving/handover/v6/resting.hex"),
-    include_str!("../../src/moving/handover/v7/group.hex"),
-    include_str!("../../src/moving/handover/v9/held.hex"),
+    include_str!("../../../handover/src/v1/spliced.hex"),
+    include_str!("../../../handover/src/v1/inspected.hex"),
+    include_str!("../../../handover/src/v1/tls13.hex"),
+    include_str!("../../../handover/src/v1/tls12.hex"),
+    include_str!("../../../handover/src/v1/websocket.hex"),
+    include_str!("../../../handover/src/v4/cleartext.hex"),
+    include_str!("../../../handover/src/v5/agreed.hex"),
+    include_str!("../../../handover/src/v6/resting.hex"),
+    include_str!("../../../handover/src/v7/group.hex"),
+    include_str!("../../../handover/src/v9/held.hex"),
 ];
 
 /// The first byte says what the others are: a session, a message, parts of a group, each behind its

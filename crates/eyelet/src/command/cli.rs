@@ -11,17 +11,17 @@ use tracing::Level;
 
 use crate::command::train::{self, DictionaryCommand};
 use crate::command::{demo, doctor, explain, held, local, passwd, run, sandbox};
-use crate::process::control::Control;
-use crate::process::diagnostics::{self, Diagnostics};
-use crate::process::serve::Running;
-use crate::process::signals::{Operated, Signals, StopCause};
-use crate::process::store::{self, Stored};
-use crate::process::takeover::Predecessor;
-use crate::process::{control, serve, upgrade};
 use eyelet_config::{Config, Depth, Diagnostic};
 use eyelet_edge::snapshot::{check, listen};
 use eyelet_engine::worker::Order;
 use eyelet_probe::ProbeArgs;
+use eyelet_process::control::Control;
+use eyelet_process::diagnostics::{self, Diagnostics};
+use eyelet_process::serve::Running;
+use eyelet_process::signals::{Operated, Signals, StopCause};
+use eyelet_process::store::{self, Stored};
+use eyelet_process::takeover::Predecessor;
+use eyelet_process::{control, serve, upgrade};
 use eyelet_sys::service;
 use eyelet_telemetry::counters;
 use eyelet_top::TopArgs;
@@ -223,7 +223,11 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Reload { file } => control::reload(&file),
         Command::Upgrade { file, binary } => control::upgrade(&file, binary.as_deref()),
         Command::Held(args) => held::held(&args),
-        Command::Explain(args) => explain::explain(&args, &mut io::stdout()),
+        Command::Explain(args) => {
+            let typed = std::env::args_os().skip(2);
+            let words: Vec<_> = typed.map(|word| word.to_string_lossy().into_owned()).collect();
+            explain::explain(&args, &words, &mut io::stdout())
+        }
         Command::Run(args) => run::run(&args, diagnostics),
         Command::Proxy(args) => run::proxy(&args, diagnostics),
         Command::List => run::list(&mut io::stdout()),
@@ -331,6 +335,22 @@ fn restart(config: Config) -> Result<Running, Box<dyn Error>> {
     Ok(running)
 }
 
+/// Logs why an edge stops. A signal ends earlier processes, too.
+fn log_stop(stop: StopCause, is_kept: bool, running: &Running) {
+    match stop {
+        StopCause::Signal(signal) => {
+            let what = if is_kept { "leaving" } else { "draining" };
+            tracing::info!("{signal}: {what}; a second signal ends at once");
+            running.predecessors.drain();
+        }
+        StopCause::HandedOver => tracing::info!("handed over"),
+        StopCause::Successor => tracing::info!("draining: the process that serves says so"),
+        StopCause::Died(thread) => {
+            tracing::error!("{thread} has ended by itself: draining")
+        }
+    }
+}
+
 fn run_edge(
     file: &Path,
     program: PathBuf,
@@ -343,26 +363,22 @@ fn run_edge(
     let started = runtime.block_on(async { start(file, config, predecessor) });
     let (mut running, control) = started?;
     service::ready();
-    let mut edge =
-        Operated { running: &mut running, diagnostics, file, control, program, upgrade: None };
+    let mut edge = Operated {
+        running: &mut running,
+        diagnostics,
+        file,
+        control,
+        program,
+        explain: explain::explain_served,
+        upgrade: None,
+    };
     let stop = runtime.block_on(signals.until_stop(&mut edge));
     // The process that replaces this one is the service then, and says what it does.
     let is_leaving = edge.is_leaving();
     drop(edge);
     running.admin.note_draining();
     let kept_max = service::kept_max().filter(|_| stop.is_for_the_next_process() && !is_leaving);
-    match stop {
-        StopCause::Signal(signal) => {
-            let what = if kept_max.is_some() { "leaving" } else { "draining" };
-            tracing::info!("{signal}: {what}; a second signal ends at once");
-            running.predecessors.drain();
-        }
-        StopCause::HandedOver => tracing::info!("handed over"),
-        StopCause::Successor => tracing::info!("draining: the process that serves says so"),
-        StopCause::Died(thread) => {
-            tracing::error!("{thread} has ended by itself: draining")
-        }
-    }
+    log_stop(stop, kept_max.is_some(), &running);
     let (done, drained) = oneshot::channel();
     std::thread::Builder::new().name("drain".into()).spawn(move || {
         match kept_max.map(|max| store::keep(&running, max)) {

@@ -11,9 +11,9 @@ use clap::Parser;
 
 use crate::command::explain::{self, ExplainArgs};
 use crate::command::run::ports;
-use crate::process::{serve, upgrade};
 use eyelet_demo::{Demo, PageEdge};
 use eyelet_edge::path::peek;
+use eyelet_process::{serve, upgrade};
 
 /// The port that the page is at if it is free.
 const PORT: u16 = 8443;
@@ -95,7 +95,7 @@ fn listen(port: Option<u16>) -> Result<Vec<SocketAddr>, Box<dyn Error>> {
     })
 }
 
-/// What `eyelet explain --log-line` prints.
+/// Returns the output of `eyelet explain --log-line`.
 fn explained(file: &Path, line: &str) -> String {
     #[derive(Parser)]
     struct Command {
@@ -106,7 +106,7 @@ fn explained(file: &Path, line: &str) -> String {
     let words = ["explain".into(), file.into_os_string(), "--log-line".into(), line.into()];
     let mut out = Vec::new();
     match Command::try_parse_from(words) {
-        Ok(command) => _ = explain::explain(&command.explain, &mut out),
+        Ok(command) => _ = explain::explain(&command.explain, &[], &mut out),
         Err(error) => return error.to_string(),
     }
     String::from_utf8_lossy(&out).into_owned()

@@ -5,11 +5,13 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use clap::Parser;
 use eyelet_edge::snapshot::check;
 use eyelet_policy::{
     CertificateFacts, Decision, Fact, FactSource, Facts, Matcher, Miss, Refusal, RequesterFacts,
     Verdict,
 };
+use eyelet_process::reload::ReloadOutcome;
 use eyelet_wire::connect::{self, Target};
 use eyelet_wire::hello::{HelloFacts, HelloName, HostName, SniFault, Transport, protocol_names};
 use eyelet_wire::local_peer::LocalPeer;
@@ -23,13 +25,40 @@ use eyelet_config::{
 pub use args::ExplainArgs;
 
 /// Prints the verdict and the reasons. Exits with 0, or with 2 if the file or a flag is wrong.
-pub fn explain(args: &ExplainArgs, out: &mut impl Write) -> ExitCode {
+/// `words` are the flags as they were typed.
+pub fn explain(args: &ExplainArgs, words: &[String], out: &mut impl Write) -> ExitCode {
     let explained = match eyelet_config::load(&args.file, Depth::Files) {
         Ok(loaded) => answer(args, &loaded.config, out),
-        Err(mistakes) => print_mistakes(&mistakes, out).map(|()| false),
+        Err(mistakes) => print_mistakes(&mistakes, out)
+            .and_then(|()| by_edge::explain(args, words, &mistakes, out)),
     };
     // A closed output is not a mistake in the file.
     if explained.unwrap_or(true) { ExitCode::SUCCESS } else { ExitCode::from(check::MISTAKES) }
+}
+
+/// The flags of a question, as the edge reads them.
+#[derive(Parser)]
+struct Question {
+    #[command(flatten)]
+    args: ExplainArgs,
+}
+
+/// Explains within an edge, by the configuration that it serves now. It waits for nothing.
+pub fn explain_served(words: &[String], config: &Config) -> ReloadOutcome {
+    let program = ["explain"].into_iter();
+    let args = match Question::try_parse_from(program.chain(words.iter().map(String::as_str))) {
+        Ok(question) => question.args,
+        Err(error) => return ReloadOutcome::failed(error),
+    };
+    if args.ask || args.quic.is_some() || args.log_line.as_deref() == Some("-") {
+        return ReloadOutcome::failed(
+            "--ask, --quic and --log-line - are for lists without mistakes",
+        );
+    }
+    let mut text = Vec::new();
+    let is_answered = answer(&args, config, &mut text).unwrap_or(false);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    ReloadOutcome { code: if is_answered { 0 } else { check::MISTAKES }, text }
 }
 
 /// Returns `false` if a flag is wrong.
@@ -173,7 +202,7 @@ impl FactSource for Given<'_> {
     }
 }
 
-/// Where the client meant to go, if it is not known already.
+/// Returns the destination that the client meant, if it is not known already.
 fn destination(args: &ExplainArgs, config: &Config, facts: &Facts<'_>) -> Option<SocketAddr> {
     // A connection of a direct listener was meant for the address that accepted it.
     let listener = config.listeners.get(usize::from(facts.listener));
@@ -309,7 +338,7 @@ fn served(action: &Action, facts: &Facts<'_>) -> String {
     }
 }
 
-/// What the rule that did not match asks of this fact.
+/// Describes the demand of the rule that did not match on this fact.
 fn asked_text(miss: Miss, config: &Config) -> String {
     match miss.matcher {
         // The rules know listeners by number only.
@@ -445,6 +474,7 @@ fn print_mistakes(mistakes: &[Diagnostic], out: &mut impl Write) -> io::Result<(
 const MISSES_SHOWN: usize = 20;
 
 mod args;
+mod by_edge;
 mod evidence;
 mod given;
 mod guard;

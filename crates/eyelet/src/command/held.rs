@@ -8,7 +8,7 @@ use clap::Subcommand;
 use eyelet_admin::KeepAsked;
 use eyelet_telemetry::held::HeldVerdict;
 
-use crate::process::control::{self, NarrowedVerdict};
+use eyelet_process::control::{self, NarrowedVerdict};
 
 /// Arguments of `eyelet held`.
 #[derive(Clone, Debug, clap::Args)]

@@ -41,7 +41,7 @@ pub struct CertArgs {
     /// Write the files here
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
-    /// How long it is valid
+    /// The days for which it is valid
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=397))]
     pub days: u32,
     /// The folder of the authority, as `[local] folder`; by default the user's own

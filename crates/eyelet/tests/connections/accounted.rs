@@ -24,7 +24,7 @@ use crate::support::pki::Kind;
 use crate::support::web::{self, head};
 use crate::support::{Edge, Hello, Pki, Tls, Upstream, expect, settled, until};
 
-/// As many of each kind: spliced, TLS in front of TCP, and kept ones of HTTP/1.1.
+/// The number of each kind: spliced, TLS in front of TCP, and kept ones of HTTP/1.1.
 const PARKED: usize = 670;
 /// Connections whose hello is unfinished. Each reserves memory that it does not hold.
 const HALF_OPEN: usize = 500;
@@ -38,7 +38,7 @@ const CODED: usize = 30;
 const MINTED: usize = 500;
 /// Certificates from files.
 const CERTIFICATES: usize = 1_500;
-/// What each takes with its key, its rule, and the heap that reading it leaves.
+/// The bytes that each takes with its key, its rule, and the heap that reading it leaves.
 const CERTIFICATE_BYTES: std::ops::RangeInclusive<u64> = 700..=2_000;
 /// Heap that the handshakes of a crowd leave free, in bytes: 1.8 to 4.4 MB measured. With 2 KiB a
 /// connection more that are of no kind, 2,000 connections are beyond it.
@@ -91,8 +91,8 @@ impl Kinds {
         self.0[kind].as_u64().unwrap()
     }
 
-    /// What belongs to no connection. The allocator's part is remembered for a minute, so that only
-    /// the sum is of now.
+    /// Returns the bytes that belong to no connection. The allocator's part is remembered for a
+    /// minute, so that only the sum is of now.
     fn unnamed(&self) -> u64 {
         self.of("program") + self.of("allocator")
     }

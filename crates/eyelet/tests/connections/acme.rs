@@ -412,7 +412,7 @@ fn an_account_belongs_to_an_external_one() {
     drop(edge);
 }
 
-/// Which key the server knows is seen by what it does: it signs nothing for another one.
+/// The key that the server knows is seen by what it does: it signs nothing for another one.
 #[test]
 fn an_account_gets_another_key_whenever_the_edge_dies() {
     if !need("pebble") {

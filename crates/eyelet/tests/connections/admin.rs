@@ -310,7 +310,7 @@ fn every_count_is_a_metric_and_every_document_has_its_keys() {
     check_documents(&edge, &socket);
 }
 
-/// What a live view asks for does not grow with the configuration.
+/// The answers to a live view do not grow with the configuration.
 #[test]
 fn the_busiest_rules_and_the_first_expiries_are_listed_alone() {
     let pki = Pki::new();
@@ -352,7 +352,7 @@ fn the_busiest_rules_and_the_first_expiries_are_listed_alone() {
     assert_eq!(get(&socket, "/rules?limit=2").status, 400);
 }
 
-/// What it signs is signed anew in time: its own end is what an operator must know.
+/// Its certificates are signed anew in time: its own end is what an operator must know.
 #[test]
 fn the_local_authority_is_among_the_certificates() {
     let folder = Folder::new();

@@ -10,7 +10,7 @@ use crate::support::{Edge, End, Folder, Pki, SOON, Upstream, ending, output};
 
 const PROXY: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\nkind = \"connect\"\n";
 
-/// What `explain` says.
+/// Returns the output of `explain`.
 fn explained(folder: &Folder, args: &[&str]) -> String {
     let said =
         output(eyelet(folder).arg("explain").arg(folder.path().join("edge.toml")).args(args));
@@ -49,6 +49,42 @@ fn evidence_is_gathered_now() {
     let lie = explained(&pki.folder, &["--connect", &front, "--sni", "lie.test", "--ask"]);
     assert!(lie.contains("rule:    rule 2 \"lies\"\n"), "{lie}");
     assert!(lie.contains("it speaks against the name\n"), "{lie}");
+}
+
+/// A list that a write has broken is asked of the edge, which goes on with the one before.
+#[test]
+fn a_broken_list_is_explained_by_the_edge() {
+    let folder = Folder::new();
+    let rule = "[[rule]]\nname = \"listed\"\nconnect = { file = \"allow.txt\", port = 443 }\n\
+                action = \"splice\"\nupstream = \"{sni}:443\"\n";
+    folder.write("edge.toml", format!("{PROXY}{rule}"));
+    folder.write("allow.txt", "packages.test\n");
+    let file = folder.path().join("edge.toml");
+    let ask = |target: &str| {
+        output(eyelet(&folder).arg("explain").arg(&file).args(["--connect", target]))
+    };
+    let mut serve = eyelet(&folder);
+    serve.arg("serve").arg(&file);
+    let edge = Edge::spawn(serve, 1);
+    folder.write("allow.txt", "bad*.test\n");
+    edge.wait_log("stays in use");
+    let listed = ask("packages.test:443");
+    assert!(listed.status.success(), "{}", listed.text);
+    assert!(listed.text.contains("allow.txt:1:1: error: \"bad*.test\""), "{}", listed.text);
+    let says = "decides by what it read before:\nrule:    rule 1 \"listed\"\n";
+    assert!(listed.text.contains(says), "{}", listed.text);
+    let other = ask("other.test:443");
+    assert!(other.text.contains("rule:    none matches\n"), "{}", other.text);
+    // The new file has a mistake of its own: it says nothing of what serves.
+    folder.write("edge.toml", format!("{PROXY}{rule}color = 1\n"));
+    let own = ask("packages.test:443");
+    assert_eq!(own.status.code(), Some(2), "{}", own.text);
+    assert!(!own.text.contains("rule:"), "{}", own.text);
+    folder.write("edge.toml", format!("{PROXY}{rule}"));
+    drop(edge);
+    let alone = ask("packages.test:443");
+    assert_eq!(alone.status.code(), Some(2), "{}", alone.text);
+    assert!(alone.text.contains("but no process of this user serves"), "{}", alone.text);
 }
 
 #[test]

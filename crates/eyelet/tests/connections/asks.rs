@@ -1,5 +1,5 @@
-//! Who asks a proxy: users by HTTP and by SOCKS, and processes at a Unix socket. Both ends are
-//! sockets of the tests, or programs that people use.
+//! Tests the clients of a proxy: users by HTTP and by SOCKS, and processes at a Unix socket. Both
+//! ends are sockets of the tests, or programs that people use.
 
 use std::fs;
 use std::io::Write;

@@ -16,19 +16,20 @@ use crate::support::edge::splice;
 use crate::support::hello::server_flight;
 use crate::support::{Edge, End, Hello, Pki, SOON, Tls, Upstream, ending, noise, until};
 
-/// What a test process has open beside its sockets.
+/// The descriptors that a test process has open beside its sockets.
 const SPARE_DESCRIPTORS: u64 = 400;
 
-/// What the edge counts for a connection, and what it needs for the clients beside a flood.
+/// The descriptors that the edge counts for a connection, and those for the clients beside a flood.
 const CONNECTION_DESCRIPTORS: usize = 2;
 const DESCRIPTORS_OF_OTHERS: usize = 100;
 
-/// What may be left of a flood of 10,000 in memory: 800 bytes for each, of which the slab's
+/// The bytes that may be left of a flood of 10,000 in memory: 800 for each, of which the slab's
 /// entries and the kernel's idea of a page are most.
 const KEPT_BYTES_MAX: u64 = 8 << 20;
 
-/// How many connections a test may hold that has the process's descriptors to itself. The edge says
-/// how many it has for connections, and counts two for each, which it may come to splice.
+/// Returns the number of connections that a test may hold that has the process's descriptors to
+/// itself. The edge says how many it has for connections, and counts two for each, which it may
+/// come to splice.
 fn many(wanted: usize, edge: &Edge) -> usize {
     let limit = getrlimit(Resource::Nofile);
     let here = limit.current.map_or(wanted as u64, |max| max.saturating_sub(SPARE_DESCRIPTORS));
@@ -193,7 +194,7 @@ fn a_reset_by_the_upstream_in_every_phase() {
     edge.wait_descriptors(descriptors);
 }
 
-/// What looks like a hello and goes on as something else is the upstream's to judge.
+/// Garbage behind a good hello is the upstream's to judge.
 #[test]
 fn a_good_hello_with_garbage_behind() {
     let pki = Pki::new();

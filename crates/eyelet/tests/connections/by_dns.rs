@@ -65,7 +65,7 @@ fn from(edge: &Edge, client: &str, to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What becomes of a hello: its alert, and its access line.
+/// Returns the fate of a hello: its alert, and its access line.
 fn ask(edge: &Edge, mut client: TcpStream, name: &str) -> (Option<u8>, Value) {
     client.write_all(&Hello::named(name).bytes()).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
@@ -114,10 +114,11 @@ fn names_are_dialled_as_they_stand() {
     }
 }
 
-/// What 5,000 names that were dialled may leave in memory: the cache's bound and what is under way.
+/// The bytes that 5,000 names that were dialled may leave in memory: the cache's bound and what is
+/// under way.
 const GROWN_BYTES_MAX: u64 = 3 << 20;
 
-/// What is remembered of names that were dialled has a bound, however many come.
+/// The memory of names that were dialled has a bound, however many come.
 #[test]
 fn thousands_of_names_that_are_dialled_do_not_grow_the_edge() {
     let dns = Dns::new(&[(ANY, home())]);
@@ -171,7 +172,8 @@ fn chain(dns: &Dns, start: &'static str, aliases: usize) {
     dns.says(name, home());
 }
 
-/// What each answer comes to: whether the name has this host's address, or why that is unknown.
+/// Each answer comes to one result: whether the name has this host's address, or why that is
+/// unknown.
 #[test]
 fn only_the_addresses_at_the_end_of_the_aliases_count() {
     let dns = Dns::new(&[]);
@@ -239,7 +241,7 @@ fn only_the_addresses_at_the_end_of_the_aliases_count() {
     }
 }
 
-/// What comes within the timeout counts, whichever datagram it answers.
+/// An answer within the timeout counts, whichever datagram it answers.
 #[test]
 fn a_resolver_has_all_the_time_that_there_is() {
     let late = |ms| Says::Late(Duration::from_millis(ms), vec![HOME.parse().unwrap()]);
@@ -285,7 +287,7 @@ const GREEDY_FIRST: usize = 300;
 /// Connections that it keeps open: those of longer than [`GREEDY_TIMEOUT`].
 const HELD_MAX: usize = 400;
 
-/// How long a question of it hangs, and how long another client may take on a busy machine.
+/// The time for which a question of it hangs, and that another client may take on a busy machine.
 const GREEDY_TIMEOUT: &str = "timeout = \"6s\"\n";
 
 /// One client that asks for what hangs, as fast as it can, and others who come meanwhile.

@@ -84,7 +84,7 @@ fn program(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
-/// What a program does, for which name, and what the access line says of it.
+/// The work of a program, the name, and the part of the access line about it.
 type Mode = (&'static str, &'static str, &'static str);
 
 const MODES: [Mode; 4] = [

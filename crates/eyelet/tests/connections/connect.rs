@@ -339,7 +339,48 @@ fn names_are_resolved_here_and_guarded() {
     }
 }
 
-/// Who may not reach the inside does not learn by our handshakes what is open there.
+/// A name that leads inside is a 403 where the rule dials the name of the hello, which is still to
+/// come. A rule that allows the network, or that expects another name inside, is waited for.
+#[test]
+fn a_name_that_leads_inside_is_refused_before_the_hello() {
+    let (folder, origin) = (Folder::new(), Upstream::by_hand());
+    let server = dns(&[
+        ("inside.test", &[[10, 0, 0, 1]]),
+        ("near.test", &[[127, 0, 0, 1]]),
+        ("front.test", &[[10, 0, 0, 1]]),
+    ]);
+    let port = origin.address.port();
+    let rules = format!(
+        "[[rule]]\nname = \"near\"\nconnect = \"*:{port}\"\nsni = \"near.test\"\n\
+         action = \"splice\"\nupstream = \"{{sni}}:{port}\"\nupstream_allow = \"127.0.0.0/8\"\n\
+         [[rule]]\nname = \"front\"\nconnect = \"front.test:443\"\nsni = \"near.test\"\n\
+         action = \"splice\"\nupstream = \"{{sni}}:{port}\"\nupstream_allow = \"127.0.0.0/8\"\n\
+         [[rule]]\nname = \"names\"\nconnect = \"*:443\"\nsni = [\"inside.test\", \"near.test\", \
+         \"nowhere.test\"]\naction = \"splice\"\nupstream = \"{{sni}}:443\"\n\
+         [dns]\nservers = \"{}\"\n",
+        server.address
+    );
+    let edge = edge(&folder, &rules);
+    for (target, address) in [("inside.test:443", "10.0.0.1"), ("near.test:443", "127.0.0.1")] {
+        let (said, body, line) = answer(&edge, &head(target));
+        assert_eq!(said, "HTTP/1.1 403 Forbidden", "{line}");
+        let reason = format!("resolves to {address}, which upstream_allow does not list");
+        assert!(body.contains(&reason), "{body}");
+        assert!(line["reason"].as_str().unwrap().contains(&reason), "{line}");
+        assert_eq!((&line["rule"], &line["outcome"]), (&"names".into(), &"refused".into()));
+    }
+    let hello = Hello::named("near.test").bytes();
+    for target in [format!("near.test:{port}"), "front.test:443".into()] {
+        let line = passes(&edge, &origin, &target, &hello);
+        assert_eq!(line["upstream"], origin.address.to_string(), "{line}");
+    }
+    // Another fault of the name is the dial's, behind the hello.
+    let mut client = edge.connect();
+    client.write_all(&head("nowhere.test:443")).unwrap();
+    expect(&mut client, ESTABLISHED);
+}
+
+/// A client that may not reach the inside does not learn by our handshakes what is open there.
 #[test]
 fn no_certificate_is_asked_for_inside() {
     let (pki, inside) = (Pki::new(), Upstream::by_hand());

@@ -32,7 +32,7 @@ impl Demo {
         Self { talk, folder }
     }
 
-    /// What it printed between these texts.
+    /// Returns the output between these texts.
     fn printed(&self, before: &str, after: char) -> String {
         let said = self.talk.said();
         let (_, rest) = said.split_once(before).unwrap();

@@ -294,7 +294,7 @@ fn a_server_that_wants_a_certificate_has_shown_its_own() {
     }
 }
 
-/// What was judged by the old roots, for an hour or for a minute, is asked for again.
+/// The judgements of the old roots, for an hour or for a minute, are asked for again.
 #[test]
 fn new_roots_judge_anew_without_a_reload() {
     let gate = Gate::new(BY_CERTIFICATE);

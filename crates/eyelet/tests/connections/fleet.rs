@@ -16,7 +16,7 @@ use crate::support::edge::{self, LISTENER, eyelet};
 use crate::support::upstream::vacant;
 use crate::support::{Edge, Folder, Pki, Upstream, need, output, until};
 
-/// How long a key seals in these tests.
+/// The time for which a key seals in these tests.
 const LIFETIME: Duration = Duration::from_secs(6);
 const SECRET: &str = "c2VjcmV0IG9mIGEgZmxlZXQgaW4gYSB0ZXN0Li4uLi4=";
 const OTHER_SECRET: &str = "YW5vdGhlciBzZWNyZXQgb2YgYSBmbGVldCBpbiBhIHRl";

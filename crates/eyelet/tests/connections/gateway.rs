@@ -429,7 +429,7 @@ fn a_hairpin_is_cut() {
     loops_by_name(&net, [198, 51, 100, 99], 33..40);
 }
 
-/// What the manual says to paste, as a firewall and as a configuration.
+/// The blocks of the manual paste, as a firewall and as a configuration.
 #[test]
 fn the_manual_can_be_pasted() {
     let Some(net) = Net::new() else { return };
@@ -465,7 +465,7 @@ fn the_manual_can_be_pasted() {
     assert!(manual.contains(TPROXY_NFT.trim()));
 }
 
-/// What a list of rules without names does to a protocol in which the server speaks first; a rule
+/// Another protocol, in which the server speaks first, passes a list of rules without names; a rule
 /// in shadow with a name changes nothing of it.
 #[test]
 fn a_blind_rule_passes_other_protocols() {

@@ -17,7 +17,7 @@ use crate::support::{A_WHILE, Tls, Upstream, need};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// When a client ends its stream.
+/// The moment at which a client ends its stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
     BehindTheRequest,
@@ -83,7 +83,7 @@ fn answered(web: &Web, client: &mut Tls, says_goodbye: bool, when: When) {
     assert_eq!((&line["outcome"], &line["http"]["status"]), (&"terminated".into(), &200.into()));
 }
 
-/// What is cut is no request.
+/// A cut body makes no request.
 #[test]
 fn a_body_that_is_cut_is_no_request() {
     let web = Web::new(Upstream::by_hand());

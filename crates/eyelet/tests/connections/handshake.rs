@@ -81,7 +81,7 @@ impl Front {
         alert
     }
 
-    /// What a raw hello gets, to the end.
+    /// Returns the answer to a raw hello, to the end.
     fn answer(&self, hello: &[u8]) -> Vec<u8> {
         let mut socket = self.edge.connect();
         socket.write_all(hello).unwrap();
@@ -211,7 +211,7 @@ fn a_binder_must_have_the_length_of_a_hash() {
     front.still_serves();
 }
 
-/// What rustls makes of extensions that we have no use for: docs/conformance.md has them.
+/// rustls decodes extensions that we have no use for: docs/conformance.md has them.
 #[test]
 fn rustls_decodes_extensions_that_nobody_uses() {
     let front = Front::new();

@@ -22,10 +22,10 @@ const CAPTURED: [&[u8]; 8] = [
 /// Each captured hello with one to three bytes changed, most of them among lengths and names.
 const CHANGES_A_HELLO: usize = 500;
 const SERVER_NAME: u16 = 0;
-/// As Eyelet's own limit.
+/// The limit of Eyelet.
 const HELLO_BYTES_MAX: usize = 65_536;
 
-/// What OpenSSL sees in each.
+/// Returns OpenSSL's reading of each.
 fn theirs(hellos: &[Vec<u8>]) -> Vec<String> {
     let pki = Pki::new();
     pki.server("server", &["host.test"], Kind::P256);

@@ -52,7 +52,7 @@ fn list(socket: &Path, query: &str) -> Vec<Value> {
     serde_json::from_str(&body).unwrap()
 }
 
-/// How many connections it says that it ends.
+/// Returns the number of connections that it says it ends.
 fn end(socket: &Path, of: &str) -> u64 {
     let (status, body) = ask(socket, "DELETE", &format!("/connections{of}"));
     assert_eq!(status, 200, "{body}");
@@ -243,7 +243,7 @@ fn what_is_being_served_is_ended_too() {
     assert_eq!(request["reason"], "ended by an operator", "{request}");
 }
 
-/// What passes without TLS that ends here is counted as it passes, too.
+/// Bytes without TLS that ends here are counted as they pass, too.
 #[test]
 fn bytes_of_spliced_connections_and_of_plain_http_are_listed_while_they_pass() {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\n\r\n";

@@ -1,5 +1,5 @@
-//! What must not stop the edge: a log reader that is stuck, a path that is no file, a drain in the
-//! middle of something.
+//! Events that must not stop the edge: a log reader that is stuck, a path that is no file, a drain
+//! in the middle of something.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -331,7 +331,7 @@ fn overflows() -> u64 {
     both.find(|(name, _)| *name == "ListenOverflows").unwrap().1.parse().unwrap()
 }
 
-/// What others could write would be sent to clients as dictionaries.
+/// The files that others could write would be sent to clients as dictionaries.
 #[test]
 fn a_dictionary_folder_that_others_can_write_to_is_not_used() {
     let pki = Pki::new();

@@ -41,7 +41,7 @@ fn start(folder: &Folder, rules: &str) -> (Edge, PathBuf) {
     (Edge::start_whole(folder, &text, |_| ()), folder.path().join("ca/ca.pem"))
 }
 
-/// What curl gets for a URL without its port.
+/// Returns curl's answer to a URL without its port.
 fn curl(edge: &Edge, ca: &PathBuf, host: &str) -> String {
     let (port, mut curl) = (edge.port(), Command::new("curl"));
     curl.args(["-sS", "--max-time", "60", "--cacert"]).arg(ca);

@@ -1,5 +1,5 @@
-//! What the documentation shows can be pasted: each configuration in README.md, `docs/` and
-//! `examples/` passes `eyelet check`, with files of the names that it mentions beside it.
+//! The documentation can be pasted: each configuration in README.md, `docs/` and `examples/` passes
+//! `eyelet check`, with files of the names that it mentions beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

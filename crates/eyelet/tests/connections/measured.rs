@@ -1,5 +1,5 @@
-//! What the metrics say of real connections in each state, how long their steps took, and who reads
-//! it: a real Prometheus, its alerts, and a dashboard.
+//! The metrics of real connections in each state, the times of their steps, and their readers: a
+//! real Prometheus, its alerts, and a dashboard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -36,7 +36,7 @@ fn states(shown: &BTreeMap<String, f64>) -> [f64; 7] {
     STATES.map(|state| shown[&format!("eyelet_connections{{state=\"{state}\"}}")])
 }
 
-/// How many durations a histogram has. Its buckets grow, and the last one has all.
+/// Returns the number of durations of a histogram. Its buckets grow, and the last one has all.
 fn count(shown: &BTreeMap<String, f64>, name: &str, labels: &str) -> f64 {
     let bare = labels.trim_end_matches(',');
     let braced = if bare.is_empty() { String::new() } else { format!("{{{bare}}}") };

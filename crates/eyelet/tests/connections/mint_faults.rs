@@ -216,7 +216,8 @@ fn an_origin_is_judged_by_the_roots_that_verify_it() {
     assert_eq!(line["evidence"]["certificate"]["valid"], false, "{line}");
 }
 
-/// Who may not reach the inside does not reach it by Eyelet's own TLS, whatever other rules allow.
+/// A client that may not reach the inside does not reach it by Eyelet's own TLS, whatever other
+/// rules allow.
 #[test]
 fn a_clients_choice_is_guarded() {
     let other = format!(

@@ -1,5 +1,5 @@
-//! What a new user gets wrong on the command line: each message says what was expected, or what to
-//! do. Mistakes in the configuration have their tests in `config`.
+//! Mistakes of a new user on the command line: each message says what was expected, or what to do.
+//! Mistakes in the configuration have their tests in `config`.
 
 use std::net::TcpListener;
 

@@ -1,5 +1,5 @@
-//! What packages bring beside the program: the configuration as it is installed, and a command line
-//! that manual pages are made from.
+//! Tests the parts of packages beside the program: the configuration as it is installed, and a
+//! command line that manual pages are made from.
 
 use std::process::Command;
 

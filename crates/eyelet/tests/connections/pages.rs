@@ -1,6 +1,6 @@
-//! What the documentation has people type works: each block of shell commands in README.md, `docs/`
-//! and `packaging/`, and in the heads of the examples, is run on a machine of namespaces, and says
-//! what its page shows.
+//! The commands of the documentation work: each block of shell commands in README.md, `docs/` and
+//! `packaging/`, and in the heads of the examples, is run on a machine of namespaces, and says what
+//! its page shows.
 //!
 //! A page may say more about a block in comments right above it, which readers do not see:
 //!
@@ -25,15 +25,15 @@ use crate::support::edge::eyelet;
 use crate::support::pki::Kind;
 use crate::support::{Folder, Machine, Pki, output};
 
-/// Why a block may not run here, and nothing else.
+/// The only reasons for which a block may not run here.
 const REASONS: [&str; 3] =
     ["it builds for minutes", "it needs systemd", "it needs a package or a registry of packages"];
-/// How many blocks of a page need not run, at most. All blocks of other pages run.
+/// The number of blocks of a page that need not run, at most. All blocks of other pages run.
 const NOT_RUN: &[(&str, usize)] =
     &[("README.md", 2), ("gateway.md", 1), ("packages.md", 3), ("running.md", 3)];
 /// The columns of a command and of what it prints: browsers scroll longer ones.
 const COMMAND_COLUMNS_MAX: usize = 100;
-/// What stands in the output before what the command with this number prints.
+/// The mark in the output before the text of the command with this number.
 const MARK: &str = "\u{1}command ";
 
 /// A fenced block of a page.
@@ -183,7 +183,8 @@ fn examples() -> Vec<Block> {
     blocks
 }
 
-/// What a reader of the pages has: certificates, lists, an application, a new program.
+/// Makes the things that a reader of the pages has: certificates, lists, an application, a new
+/// program.
 fn furnish(pki: &Pki, page: &[Block]) {
     let folder = &pki.folder;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -153,7 +153,7 @@ fn by_first_read(answer: fn(&[u8]) -> Vec<u8>) -> SocketAddr {
     address
 }
 
-/// Whether the first read has a whole hello in one record.
+/// True if the first read has a whole hello in one record.
 fn is_whole(first: &[u8]) -> bool {
     first.len() > 9
         && first.len() == 5 + usize::from(u16::from_be_bytes([first[3], first[4]]))

@@ -38,7 +38,7 @@ fn measured(program: &str, script: &str, how: &str, connections: &str) -> Value 
     probe(address, connections)
 }
 
-/// What the probe says of a finding, and its advice.
+/// Returns the probe's words about a finding, and its advice.
 fn said<'a>(found: &'a Value, name: &str) -> [&'a str; 3] {
     let all = found["findings"].as_array().unwrap();
     let one = all.iter().find(|one| one["name"] == name);

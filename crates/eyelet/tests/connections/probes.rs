@@ -1,4 +1,4 @@
-//! The 36 odd connections of the table in docs/conformance.md, one by one, and how each ends here.
+//! The 36 odd connections that other proxies answer differently, and how each ends here.
 //! The tests play both ends.
 
 use std::io::Write;
@@ -19,7 +19,7 @@ struct Scene {
     _folder: Folder,
 }
 
-/// What came of a probe.
+/// The result of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Came {
     /// The named server got every byte, and the client its flight.

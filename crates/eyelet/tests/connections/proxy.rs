@@ -254,7 +254,7 @@ const BY_ADDRESS: &str = "[[rule]]\naction = \"splice\"\nupstream = \"destinatio
 const BY_NAME: &str =
     "[[rule]]\nsni = \"app.test\"\naction = \"splice\"\nupstream = \"destination\"\n";
 
-/// Who may send a header may name any destination. It is guarded as that of a CONNECT is.
+/// Senders of a header may name any destination. It is guarded as that of a CONNECT is.
 #[test]
 fn a_destination_inside_is_refused() {
     let (folder, inside) = (Folder::new(), Upstream::by_hand());
@@ -321,7 +321,7 @@ fn a_destination_inside_passes_where_a_rule_allows_it() {
     }
 }
 
-/// Who may not reach the inside does not learn by our handshakes what is open there.
+/// A client that may not reach the inside does not learn by our handshakes what is open there.
 #[test]
 fn no_certificate_is_asked_for_at_a_destination_inside() {
     let (folder, inside) = (Folder::new(), Upstream::by_hand());

@@ -60,7 +60,7 @@ impl Scene {
         Relay::start(self.edge.address(), Weather::ROUGH)
     }
 
-    /// What a client says that speaks as those of `programs` do.
+    /// Returns the words of a client whose command line is that of `programs`.
     fn ask(&self, command: &mut Command, port: u16) -> Value {
         command.args(["ask", &port.to_string(), NAMES[0], &BYTES.to_string()]);
         answer(Talk::start(command.arg(self.pki.text("ca.pem"))))

@@ -71,7 +71,7 @@ impl Scene {
         Talk::start(&mut command)
     }
 
-    /// What a client says that asks at this port.
+    /// Returns the words of a client that asks at this port.
     pub fn ask(&self, port: u16, name: &str) -> Value {
         answer(self.client(port, name))
     }
@@ -94,14 +94,14 @@ fn config(server: u16, more: &str) -> String {
     )
 }
 
-/// What a client says at its end.
+/// Returns the words of a client at its end.
 pub fn answer(client: Talk) -> Value {
     let said = client.finish();
     let line = said.text.lines().find(|line| line.starts_with('{'));
     serde_json::from_str(line.unwrap_or_else(|| panic!("{}", said.text))).unwrap()
 }
 
-/// What a relay does to the datagrams between a client and the edge.
+/// The faults of a relay for the datagrams between a client and the edge.
 #[derive(Clone, Copy, Default)]
 pub struct Weather {
     /// It has another port behind each so many datagrams of the edge.
@@ -377,7 +377,7 @@ fn an_upstream_that_is_gone_ends_its_flow() {
     client.signal(Signal::KILL);
 }
 
-/// What begins no flow gets no answer, and makes no line.
+/// A datagram that begins no flow gets no answer, and makes no line.
 #[test]
 fn datagrams_of_no_flow_are_dropped() {
     let folder = Folder::new();
@@ -412,7 +412,7 @@ fn datagrams_of_no_flow_are_dropped() {
 #[test]
 fn a_flood_of_first_datagrams_leaves_newcomers_their_room() {
     const NEWCOMERS: usize = 5;
-    /// The budget, and what is not counted (see [`docs/memory.md`]), in a build without
+    /// The budget, and what is not counted (see [`crates/memory/README.md`]), in a build without
     /// optimization.
     const RESIDENT_MAX: u64 = 110 << 20;
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();

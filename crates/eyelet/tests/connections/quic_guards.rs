@@ -1,5 +1,5 @@
-//! What a flow of QUIC must not let through, end by or lose: hellos of another connection, moves to
-//! where other rules hold, forged datagrams and ICMP messages, reloads that take its listener away.
+//! Guards of flows of QUIC: hellos of another connection, moves to places with other rules, forged
+//! datagrams and ICMP messages, strangers in a full table, reloads that take a listener away.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::OwnedFd;

@@ -634,7 +634,7 @@ fn many_reloads_under_load_leave_nothing_behind() {
     assert!(scene.edge.lines().iter().all(|line| line["http"]["status"].as_u64() != Some(421)));
 }
 
-/// What many reloads may leave, beside what the load itself moves to and fro.
+/// The bytes that many reloads may leave, beside what the load itself moves to and fro.
 const GROWN_BYTES_MAX: u64 = 2 << 20;
 
 #[test]

@@ -17,8 +17,8 @@ use crate::support::{Edge, End, Folder, Hello, SOON, Upstream, ending, expect, n
 const IN_SHADOW: &str =
     "[[rule]]\nname = \"trial\"\nshadow = true\nsni = \"*.evil.test\"\naction = \"refuse\"\n";
 
-/// What goes on as if the rule in shadow did not stand there: a server that speaks first is heard,
-/// and what is no hello, or none that can be read, is passed on to the byte.
+/// Connections go on as if the rule in shadow did not stand there: a server that speaks first is
+/// heard, and what is no hello, or none that can be read, is passed on to the byte.
 #[test]
 fn a_rule_in_shadow_asks_for_the_hello_and_gets_in_nobodys_way() {
     let folder = Folder::new();
@@ -191,7 +191,8 @@ fn a_rule_in_shadow_waits_for_no_evidence() {
     assert!(dns.questions("mute.test") <= 2 && dns.questions("evil.test") <= 2);
 }
 
-/// What a rule that acts has asked for is there for one in shadow too, whatever came of it.
+/// The facts that a rule that acts has asked for are there for one in shadow too, whatever came of
+/// them.
 #[test]
 fn a_rule_in_shadow_uses_what_others_ask() {
     let dns = Dns::new(&[("failed.test", Says::ServFail), ("good.test", addresses(&[HOME]))]);

@@ -101,7 +101,7 @@ impl World {
         (answer.status, answer.body)
     }
 
-    /// What a client of openssl says with these options.
+    /// Returns the output of a client of openssl with these options.
     fn ask(&self, edge: &Edge, options: &[&str]) -> Said {
         let mut command = s_client(edge);
         command.args(["-CAfile", &self.one.text("ca.pem"), "-verify_return_error"]).args(options);

@@ -237,8 +237,8 @@ fn a_socket_unit_and_a_restart_go_together() {
     assert!(!log.contains("ERROR") && !log.contains("WARN"), "{log}");
 }
 
-/// What does not fit into the store ends properly, and so does everything where `kill -s INT` says
-/// that nothing is to be kept.
+/// Connections that do not fit into the store end properly, and so does everything where `kill -s
+/// INT` says that nothing is to be kept.
 #[test]
 fn connections_end_properly_where_they_cannot_or_must_not_stay() {
     let unit = UNIT.replace("=256", "=2");

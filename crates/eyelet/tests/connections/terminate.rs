@@ -126,7 +126,7 @@ fn an_http_upstream_is_dialled_at_the_first_byte() {
     assert_eq!(front.upstream.accepted(), before);
 }
 
-/// What is written before the handshake ends goes out in the flight of the client's Finished.
+/// Bytes that are written before the handshake ends go out in the flight of the client's Finished.
 #[test]
 fn the_first_bytes_may_come_with_the_finished() {
     let request = b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n";

@@ -17,8 +17,8 @@ const CERTIFICATES: usize = 2_000;
 const NAME_BYTES: usize = 200;
 /// Clients for each path: as many as may read `/events`.
 const READERS: usize = 8;
-/// What a client of a document in pieces may hold: a piece as objects, as text and in the server's
-/// buffer, and what the heap keeps beside them. A whole document has 800 KB.
+/// The bytes that a client of a document in pieces may hold: a piece as objects, as text and in the
+/// server's buffer, and what the heap keeps beside them. A whole document has 800 KB.
 const PIECES_BYTES: u64 = 256 << 10;
 /// Such bytes for `/metrics` and `/events`. The server holds one or two whole documents of these.
 const WHOLE_BYTES: u64 = 2 << 20;

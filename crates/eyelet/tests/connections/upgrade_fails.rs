@@ -47,7 +47,7 @@ fn hold(scene: &Scene, count: usize) -> Vec<Tls> {
     held
 }
 
-/// How many of the connections nobody serves any more.
+/// Returns the number of connections that nobody serves any more.
 fn lost(held: &mut [Tls]) -> usize {
     let is_lost = |tls: &mut Tls| {
         tls.write_all(b"after").and_then(|()| tls.flush()).is_err()
@@ -195,7 +195,7 @@ fn the_earlier_process_may_be_killed_in_the_middle() {
     assert!(moved >= kept, "{moved} {kept}\n{}", scene.edge.log());
 }
 
-/// What a user sends that is neither root nor the process's own is not read.
+/// The bytes of a user that is neither root nor the process's own are not read.
 #[test]
 fn another_user_hands_nothing_over() {
     if rustix::process::geteuid().as_raw() != 0 {
@@ -235,7 +235,7 @@ fn begin_request(scene: &Scene) -> (Tls, TcpStream) {
     (client, slow)
 }
 
-/// What has not moved by then is drained.
+/// The connections that have not moved by then are drained.
 #[test]
 fn a_signal_while_connections_move_drains_the_rest() {
     let more = "workers = 1\n[limits]\ndrain_timeout = \"10m\"\n";

@@ -182,8 +182,8 @@ fn idle_ms(socket: &Path) -> Option<Vec<u64>> {
     parked.map(|one| one["idle_ms"].as_u64()).collect()
 }
 
-/// Whether the new process has a longer `idle_timeout` or a shorter one, a connection that was just
-/// parked has not been idle for half an hour.
+/// A connection that was just parked has not been idle for half an hour, whether the new process
+/// has a longer `idle_timeout` or a shorter one.
 #[test]
 fn another_idle_timeout_makes_no_connection_older() {
     const HALF_AN_HOUR_MS: u64 = 30 * 60 * 1000;

@@ -111,7 +111,7 @@ fn listens(scene: &Scene, pid: Pid) -> bool {
         .any(|link| inodes.iter().any(|inode| link.to_str() == Some(inode)))
 }
 
-/// What the process that serves answers.
+/// Returns the answer of the process that serves.
 fn admin(scene: &Scene, path: &str) -> String {
     let mut stream = UnixStream::connect(scene.pki.file("admin.sock")).unwrap();
     write!(stream, "GET /{path} HTTP/1.0\r\n\r\n").unwrap();

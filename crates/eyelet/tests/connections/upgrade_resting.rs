@@ -91,7 +91,7 @@ fn a_response_stays_where_the_new_process_does_not_read_it() {
     echo(&mut tcp, b"still");
 }
 
-/// What the client has not taken goes along, and the rest of the upstream's bytes follow it.
+/// The bytes that the client has not taken go along, and the rest of the upstream's follow them.
 #[test]
 fn a_download_moves_while_its_client_is_slow() {
     const BODY_BYTES: usize = 24 << 20;

@@ -8,8 +8,8 @@ use crate::support::client::{TLS13, echo};
 use crate::support::{Hello, Tls, edge, expect, until};
 use crate::upgrade::Scene;
 
-/// What waits in the queues takes all room of the new process before the first batch arrives. The
-/// held connections stay with the earlier process, and the upgrade goes on.
+/// The connections in the queues take all room of the new process before the first batch arrives.
+/// The held connections stay with the earlier process, and the upgrade goes on.
 #[test]
 fn no_connection_is_lost_where_descriptors_are_used_up() {
     // A batch of so many would not fit beside the connections that the new process accepts.

@@ -10,7 +10,7 @@ use crate::support::edge::splice;
 use crate::support::hello::server_flight;
 use crate::support::{A_WHILE, Edge, Hello, Pki, SOON, Tls, Upstream, noise};
 
-/// How long is looked at.
+/// The time of one observation.
 const WATCH: Duration = Duration::from_millis(800);
 /// Hundredths of a second that ticks, the log and a loaded machine may take of that; one loop
 /// takes 80.

@@ -68,7 +68,7 @@ const FEW_ACCEPTS: &[&[&str]] = &[
 
 type Fields = &'static [(&'static str, &'static str)];
 
-/// Who asks, and why the response is kept as it is, if it is.
+/// The clients that ask, and why the response is kept as it is, if it is.
 const ASKERS: &[(Fields, Option<&str>)] = &[
     (&[("sec-fetch-site", "cross-site")], None),
     (&[("origin", "https://evil.test")], None),
@@ -232,7 +232,8 @@ fn decode(coding: &str, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What becomes of a response; HEAD has no first bytes to tell it by where the type says nothing.
+/// Predicts the fate of a response; HEAD has no first bytes to tell it by where the type says
+/// nothing.
 fn coded(case: &Case, kind: &Kind) -> Coded {
     let by_bytes = kind.field("content-type").is_none_or(|kind| kind.ends_with("octet-stream"));
     if case.head && by_bytes { Coded::Either } else { kind.coded }

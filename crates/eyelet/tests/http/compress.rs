@@ -237,8 +237,8 @@ fn what_was_seen_right_before_sigterm_is_there_after_a_restart() {
     assert!(got.body.len() < 1_000, "{}", got.body.len());
 }
 
-/// What a client was told that it may use comes to disk without an order to end, however large it
-/// is and whatever else there is to do.
+/// A dictionary that a client was told to use comes to disk without an order to end, however large
+/// it is and whatever else there is to do.
 #[test]
 fn what_was_stored_before_sigkill_is_there_after_a_restart() {
     let (pki, app) = (Pki::new(), Upstream::serve(application));

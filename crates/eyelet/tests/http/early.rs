@@ -119,7 +119,7 @@ fn post(pki: &Pki, edge: &Edge) -> Tls {
     client
 }
 
-/// What the client may send: in all, and on stream 1 (RFC 9113 6.9.2).
+/// The bytes that the client may send: in all, and on stream 1 (RFC 9113 6.9.2).
 type Windows = [i64; 2];
 
 /// Waits for the end of the answer on stream 1.
@@ -168,10 +168,10 @@ fn a_short_body_is_waited_for() {
     }
 }
 
-/// How long nothing of a body's rest may come before its stream is reset (docs/http.md).
+/// The time for which nothing of a body's rest may come before its stream is reset (docs/http.md).
 const REST_SILENCE: Duration = Duration::from_secs(5);
 
-/// Who goes on sending for ever is reset, and so is who says nothing more.
+/// A client that goes on sending for ever is reset, and so is one that says nothing more.
 #[test]
 fn an_endless_body_and_a_silent_one_are_reset() {
     let pki = Pki::new();

@@ -44,7 +44,7 @@ struct Script {
     hears: Receiver<Vec<u8>>,
 }
 
-/// What the application does with a connection.
+/// The application's play with a connection.
 struct Play {
     first: &'static str,
     said: Mutex<Receiver<Vec<u8>>>,
@@ -125,7 +125,7 @@ impl Script {
     }
 }
 
-/// What a client reads to the end of its TLS stream, which must be a close_notify.
+/// Reads to the end of a client's TLS stream, which must be a close_notify.
 fn to_the_end(client: &mut Tls) -> Vec<u8> {
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).unwrap();
@@ -461,7 +461,7 @@ fn the_ends_of_idle_connections_are_spread() {
     }
 }
 
-/// When the connection of a line ended, in milliseconds of its day.
+/// Returns the time at which the connection of a line ended, in milliseconds of its day.
 fn end_ms(line: &serde_json::Value) -> u64 {
     let time = line["time"].as_str().unwrap();
     let part = |range: std::ops::Range<usize>| time[range].parse::<u64>().unwrap();

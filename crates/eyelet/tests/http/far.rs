@@ -214,9 +214,9 @@ fn answer(stream: &mut TcpStream) {
 /// An upstream that keeps account of the windows of its streams.
 struct Account {
     socket: TcpStream,
-    /// What each stream starts with.
+    /// The window that each stream starts with.
     initial: i64,
-    /// What each stream may be sent now.
+    /// The bytes that each stream may be sent now.
     windows: HashMap<u32, i64>,
 }
 
@@ -285,8 +285,8 @@ const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
 const ACK: u8 = 1;
 /// The widest window that a stream gets.
 const WIDEST: i64 = 4 << 20;
-/// What the upstream sends of it. It is more than a quarter: with five streams a window has 1 MiB.
-/// It is less than half: from there on the edge sends WINDOW_UPDATE.
+/// The bytes that the upstream sends of it. It is more than a quarter: with five streams a window
+/// has 1 MiB. It is less than half: from there on the edge sends WINDOW_UPDATE.
 const USED: usize = (4 << 20) / 10 * 3;
 
 /// A window becomes narrower than what the upstream has used of it. The client has read all of

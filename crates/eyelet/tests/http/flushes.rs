@@ -28,7 +28,7 @@ fn halves(seed: usize) -> [String; 2] {
     [lines(0, 30), lines(30, 1500)]
 }
 
-/// What comes of the beginning of a coded body.
+/// Decodes the beginning of a coded body.
 fn decoded(coding: &str, coded: &[u8], dictionary: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     // A body that is not whole ends in an error; what came before it is what counts.
@@ -207,7 +207,8 @@ fn an_upstream_that_never_pauses_is_passed_on() {
     }
 }
 
-/// How many events an upstream without a pause has said when its client hears the 100th.
+/// Returns the number of events that an upstream without a pause has said when its client hears the
+/// 100th.
 fn events_until_heard(scene: &Scene, accepted: &str) -> usize {
     let (mut client, mut app) = scene.begin(accepted, "");
     let begun = head(&mut client);

@@ -82,7 +82,7 @@ fn what_must_not_be_sent_twice_goes_on_a_connection_that_stays_open() {
     assert_eq!(web.app.accepted(), 1, "kept as long as the upstream says, up to 30 seconds");
 }
 
-/// As many streams as one client of HTTP/2 has at once.
+/// The number of streams that one client of HTTP/2 has at once.
 const AT_ONCE: usize = 100;
 
 /// A burst that dials leaves its connections to the next one.

@@ -20,7 +20,7 @@ use crate::support::{
     Edge, Pki, SOON, Talk, Upstream, expect, need, noise, output, settled, until, upstream,
 };
 
-/// How long one of several tries may take.
+/// The time that one of several tries may take.
 const A_TRY: Duration = Duration::from_secs(5);
 /// Clients that read nothing, many times what the least budget has room for.
 const UNREAD_MAX: usize = 3_000;
@@ -54,7 +54,7 @@ fn states(pki: &Pki) -> Vec<String> {
     listed.iter().map(|one| text(&one["state"]) + " " + &text(&one["kind"])).collect()
 }
 
-/// What goes comes back, in small pieces, in large ones, and after a rest.
+/// Bytes come back, in small pieces, in large ones, and after a rest.
 #[test]
 fn bytes_of_any_protocol_pass_both_ways() {
     let pki = Pki::new();

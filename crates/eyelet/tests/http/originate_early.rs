@@ -45,7 +45,7 @@ impl Early {
         Self::before(more, app)
     }
 
-    /// What a client hears that has sent all of this in one write.
+    /// Sends all of this in one write, and returns what the client hears.
     fn ask(&self, requests: &[String]) -> Vec<Heard> {
         ask(&self.edge, requests)
     }

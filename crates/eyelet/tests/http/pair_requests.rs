@@ -518,7 +518,7 @@ fn what_cannot_be_decoded_is_refused() {
     assert!(!reached.contains("/deflate") && !reached.contains("/twice"), "{reached}");
 }
 
-/// As before there was a key for it.
+/// Such an edge behaves as before there was a key for it.
 #[test]
 fn an_edge_that_is_not_told_to_decode_passes_coded_bodies() {
     let Some(pair) = Pair::new("", "") else { return };

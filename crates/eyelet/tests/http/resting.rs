@@ -53,7 +53,7 @@ impl Begun {
     }
 }
 
-/// What `[admin]` answers.
+/// Returns the answer of `[admin]`.
 pub fn admin(socket: &Path, ask: &str) -> Option<String> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.write_all(format!("{ask} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;

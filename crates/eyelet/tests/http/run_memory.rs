@@ -44,7 +44,7 @@ fn clients(pki: &Pki, address: SocketAddr, count: u64) -> Vec<Tls> {
     (0..count).map(connect).collect()
 }
 
-/// How many bytes these processes need more for the clients.
+/// Returns the further bytes that these processes need for the clients.
 fn needed(pids: &[Pid], pki: &Pki, address: SocketAddr) -> u64 {
     // Code that is loaded with the first client is not the clients'.
     drop(clients(pki, address, WARM_UP));

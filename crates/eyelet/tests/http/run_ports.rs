@@ -1,4 +1,5 @@
-//! Which ports `eyelet run` and `eyelet proxy` take, in a network of their own, where all are free.
+//! The ports that `eyelet run` and `eyelet proxy` take, in a network of their own, where all are
+//! free.
 
 use std::process::Command;
 
@@ -59,14 +60,14 @@ impl Alone {
         command
     }
 
-    /// What a plain request to port 80 gets: where it is sent, or nothing.
+    /// Returns the place to which a plain request to port 80 is sent, or nothing.
     fn plain(&self) -> String {
         let mut curl = self.inside("curl");
         curl.args(["-s", "--max-time", "50", "-o", "/dev/null", "-w", "%{redirect_url}"]);
         output(curl.args(["--resolve", "*:80:127.0.0.1", "http://app.localhost/a?b"])).text
     }
 
-    /// Whether an application can have this port.
+    /// True if an application can have this port.
     fn is_free(&self, port: u16) -> bool {
         let mut python = self.inside("python3");
         let bind = format!("import socket; socket.create_server(('127.0.0.1', {port}))");
@@ -131,7 +132,7 @@ fn plain_requests_are_redirected_from_port_80_alone() {
     }
 }
 
-/// What the refusal of an address as a name advises.
+/// The refusal of an address as a name advises `--listen`.
 #[test]
 fn an_address_is_served_by_listen_without_a_name() {
     if !need("curl") || !need("node") {

@@ -6,7 +6,8 @@ use std::process::Command;
 use crate::run_shared::Network;
 use crate::support::{Said, Talk, need, output};
 
-/// What each of these gets from the project that has `localhost`, without any option.
+/// The clients, and the command by which each asks the project that has `localhost`, without any
+/// option.
 const CLIENTS: &[(&str, &str)] = &[
     ("curl", "curl -sS --max-time 50 https://localhost:8443/"),
     ("node", "node -e \"fetch('https://localhost:8443/').then(r => r.text()).then(console.log)\""),

@@ -10,7 +10,7 @@ use crate::support::client::Offer;
 use crate::support::web::{get, hear, rest};
 use crate::support::{Edge, Pki, Upstream, until};
 
-/// What reached the application, byte for byte.
+/// The bytes that reached the application.
 type Seen = Arc<Mutex<Vec<u8>>>;
 
 /// An application that notes what it gets and answers each head and each end of a body.
@@ -137,7 +137,7 @@ fn heads_have_limits_and_deadlines() {
     });
 }
 
-/// What an upstream says that could be read in two ways is no answer, and poisons no other.
+/// A response that could be read in two ways is no answer, and poisons no other.
 #[test]
 fn responses_are_read_as_strictly() {
     let pki = Pki::new();
@@ -165,8 +165,8 @@ fn responses_are_read_as_strictly() {
     }
 }
 
-/// What a gateway must make of a request (RFC 9110 7.6, RFC 9112 3.2): its line, its fields besides
-/// Host, what the application gets, and what it must not get.
+/// Requests and a gateway's duty with them (RFC 9110 7.6, RFC 9112 3.2): the line, the fields
+/// besides Host, what the application gets, and what it must not get.
 const SAID: &[(&str, &str, &str, &str)] = &[
     ("GET / HTTP/1.1", "", "via: 1.1 eyelet\r\n", "x-mine"),
     ("\r\nGET / HTTP/1.1", "", "GET / HTTP/1.1\r\n", "\r\n\r\nGET"),
@@ -291,7 +291,7 @@ fn old_clients_are_answered_as_they_understand() {
     }
 }
 
-/// What a gateway must make of a response: the method, what the application says, what the client
+/// Responses and a gateway's duty with them: the method, what the application says, what the client
 /// gets, and what it must not get.
 const ANSWERED: &[(&str, &str, u16, &str, &str)] = &[
     ("GET", "200 OK\r\nContent-Length: 2\r\nX : y\r\n\r\nok", 200, "x: y\r\n", "x :"),

@@ -188,7 +188,8 @@ fn an_upload_that_is_reset_ends_alone() {
     assert_eq!(line["outcome"], "left", "{line}");
 }
 
-/// What the client still sends after an early answer is dropped, and the upstream sees the end.
+/// The bytes that the client still sends after an early answer are dropped, and the upstream sees
+/// the end.
 #[test]
 fn the_rest_of_an_answered_upload_goes_nowhere() {
     let web = Web::new(Upstream::by_hand());

@@ -21,7 +21,8 @@ use crate::support::memory::{Watch, is_counted, mib};
 use crate::support::web::{self, Web};
 use crate::support::{A_WHILE, Edge, Pki, SOON, Tls, Upstream, Visits, settled, until};
 
-/// What a connection that floods may grow the process by, in a build without optimization.
+/// The bytes by which a connection that floods may grow the process, in a build without
+/// optimization.
 const GROWN_MAX: u64 = 6 << 20;
 /// `memory_max` where a test sets no limits of its own, and what the process may have at its peak.
 const MEMORY_MAX: u64 = 64 << 20;
@@ -39,7 +40,7 @@ struct Scene {
     before: u64,
 }
 
-/// What is seen of the edge during one flood: its memory, and whether newcomers are served.
+/// The observations of the edge during one flood: its memory, and whether newcomers are served.
 struct Watched {
     watch: Watch,
     newcomers: Visits,

@@ -177,7 +177,7 @@ fn an_idle_connection_ends_with_its_last_stream() {
 /// Pacing: longer than a task stays awake, and long before the timeout.
 const REST: Duration = Duration::from_millis(500);
 
-/// As at Envoy and HAProxy: only a stream counts as use.
+/// Only a stream counts as use, as at Envoy and HAProxy.
 #[test]
 fn pings_do_not_make_a_parked_connection_idle_for_longer() {
     let web = impatient();
@@ -254,7 +254,8 @@ fn a_parked_connection_follows_settings_and_windows() {
     assert_eq!((data.kind, data.stream), (DATA, 3));
 }
 
-/// What is answered in place is counted: a flood ends the connection as it does an active one.
+/// Frames that are answered in place are counted: a flood ends the connection as it does an active
+/// one.
 #[test]
 fn a_flood_of_pings_ends_a_parked_connection() {
     let web = Web::new(Upstream::http());

@@ -136,7 +136,7 @@ impl Begun {
     }
 }
 
-/// What `[admin]` answers.
+/// Returns the answer of `[admin]`.
 pub fn admin(socket: &Path, ask: &str) -> Option<String> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.write_all(format!("{ask} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;
@@ -316,7 +316,7 @@ async fn read_exactly(app: &TcpStream, len: usize) -> String {
     heard.await.unwrap()
 }
 
-/// What the upstream reads when its client is gone.
+/// Returns the number of bytes that the upstream reads when its client is gone.
 async fn gone(mut app: TcpStream) -> usize {
     beside(move || app.read(&mut [0; 64]).unwrap_or(0)).await
 }

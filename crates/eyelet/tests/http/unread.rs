@@ -26,7 +26,7 @@ const REFUSED_STREAM: u32 = 7;
 /// More than Eyelet keeps of a body.
 const LONG_BYTES: usize = 200 << 10;
 
-/// How an upstream says that it has not processed a stream.
+/// The refusal by which an upstream says that it has not processed a stream.
 type Refusal = fn(u32) -> Vec<u8>;
 
 fn goaway(_: u32) -> Vec<u8> {
@@ -91,7 +91,7 @@ fn text(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at % 251) as u8).collect()
 }
 
-/// How a client sends a body.
+/// The way in which a client sends a body.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Length,

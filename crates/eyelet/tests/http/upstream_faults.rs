@@ -36,7 +36,7 @@ fn web(app: Upstream) -> Web {
 /// Frames to answer a stream with.
 type Answer = fn(u32) -> Vec<u8>;
 
-/// How a request ends whose answer is broken.
+/// The end of a request whose answer is broken.
 enum Wanted {
     /// 502, and the access line's reason.
     Refused(&'static str),

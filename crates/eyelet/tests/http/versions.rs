@@ -12,7 +12,7 @@ use crate::support::frames::{
 use crate::support::web::{Web, ask, hear};
 use crate::support::{Edge, Pki, Tls, Upstream};
 
-/// How a request on a stream ended.
+/// The end of a request on a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ended {
     Status(u16),

@@ -20,9 +20,9 @@ const AT_ONCE: usize = 500;
 const TICKETS_A_NAME: usize = 8;
 /// Different names in the last run.
 const NAMES: usize = 1_000;
-/// What the second run may leave more than the first.
+/// The bytes that the second run may leave more than the first.
 const CREEP_BYTES_MAX: u64 = 512 << 10;
-/// What may be left of everything some seconds after the last close.
+/// The bytes that may be left of everything some seconds after the last close.
 const LEFT_BYTES_MAX: u64 = 2 << 20;
 
 struct Scene {

@@ -39,7 +39,7 @@ const REFUSED_MIN: usize = 100;
 const BATCH: usize = 100;
 /// Of a hundred newcomers so many are served at the least.
 const NEWCOMERS_PERCENT: usize = 95;
-/// Who floods: 127.0.0.2 to 127.0.0.9.
+/// The addresses that flood: 127.0.0.2 to 127.0.0.9.
 const SOURCES: usize = 8;
 
 /// An edge with a name for those who behave, and two that lead to a flood's upstream.
@@ -605,7 +605,7 @@ fn an_access_log_that_nobody_reads() {
     assert!(lost + whole <= accepted + BATCH, "{lost} lost, {whole} written of {accepted} lines");
 }
 
-/// How a client reaches the edge.
+/// The way in which a client reaches the edge.
 #[derive(Clone, Copy)]
 enum Way {
     Directly,
@@ -685,14 +685,14 @@ fn a_greedy_source_alone_is_shed_before_others() {
     least(8).outlasts(Way::Directly, 1, 0);
 }
 
-/// As many alike exceed no share either.
+/// Many sources that are alike exceed no share either.
 #[test]
 fn greedy_sources_that_are_alike_are_shed_before_others() {
     let _permit = permit(IDLE_MAX);
     least(1).outlasts(Way::Directly, 12, 10);
 }
 
-/// When it is accepted, nobody knows yet whose it is.
+/// Its connection is accepted before anybody knows whose it is.
 #[test]
 fn a_greedy_client_of_a_proxy_is_shed_before_others() {
     let _permit = permit(IDLE_MAX);

@@ -20,9 +20,9 @@ use crate::support::{A_WHILE, Edge, Pki, Tls, Visits, noise};
 
 /// `memory_max` in all of these.
 const MEMORY_MAX: u64 = 64 << 20;
-/// Who floods: 127.0.0.2 to 127.0.0.9.
+/// The addresses that flood: 127.0.0.2 to 127.0.0.9.
 const SOURCES: usize = 8;
-/// Who was there before and is silent, on 127.0.0.10.
+/// The connections that were there before and are silent, on 127.0.0.10.
 const PARKED: usize = 20;
 
 /// Records without their last byte: more than are read before memory is short.
@@ -31,15 +31,15 @@ const RECORDS: usize = 2_500;
 const EACH: Duration = Duration::from_millis(100);
 /// Clients that are slow, more than the last eighth has room for: 16 KiB each.
 const SLOW: usize = 500;
-/// What a test has open at most: a download of 50 clients with a hundred streams each has an
-/// upstream connection for each stream.
+/// The most descriptors that a test has open: a download of 50 clients with a hundred streams each
+/// has an upstream connection for each stream.
 pub const DESCRIPTORS: usize = 6_000;
 /// Clients that say nothing, more than the whole budget has room for.
 const SILENT: usize = 3_000;
 /// 127.0.0.50 to 127.0.0.249.
 const SLOW_SOURCES: usize = 200;
 
-/// What an edge does not take in this time it does not take.
+/// The time after which an edge takes no more of what it has not taken.
 const TAKEN: Duration = Duration::from_millis(200);
 
 const PAGE: &[u8] = &[b'a'; 16 << 10];
@@ -55,7 +55,7 @@ const BOMB: Manner =
 /// Between connections with many requests each.
 pub const PAUSE: Duration = Duration::from_millis(150);
 
-/// How often clients look whether more is taken.
+/// The number of times that clients look whether more is taken.
 const POURS: usize = 50;
 
 /// An edge with a name for those who behave, and one that leads to a flood's upstream.
@@ -205,7 +205,8 @@ impl Scene {
         client.ok().and_then(ask)
     }
 
-    /// How often which connections and requests ended how: of those who behave, and of the flood.
+    /// Prints the counts of ends of connections and requests: of those who behave, and of the
+    /// flood.
     fn tell_ends(&self) {
         let mut ends = BTreeMap::<_, usize>::new();
         for line in self.edge.lines() {
@@ -447,7 +448,8 @@ impl Hinted {
     }
 }
 
-/// How many heads a stream has up to its end. `None`: it was reset, or the connection has ended.
+/// Returns the number of heads on a stream up to its end. `None`: it was reset, or the connection
+/// has ended.
 fn heads(client: &mut Tls, of: u32) -> Option<usize> {
     let mut heads = 0;
     loop {

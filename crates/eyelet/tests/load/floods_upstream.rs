@@ -13,7 +13,7 @@ const HINTS: Manner = Manner::Download {
     head: "",
     piece: b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n",
 };
-/// What a body is decoded to.
+/// The bytes to which a body is decoded.
 const DECODED_BYTES: usize = 64 << 20;
 
 #[test]
@@ -33,7 +33,7 @@ fn interim_heads_without_end_by_http2() {
     drop(scene.withstands("interim heads by h2", flood));
 }
 
-/// What one upstream connection sends in 27 bytes is 58 kB for the client's connection.
+/// An upstream connection's 27 bytes are 58 kB for the client's connection.
 #[test]
 fn heads_out_of_the_upstreams_table() {
     let _permit = permit(sized(DESCRIPTORS));

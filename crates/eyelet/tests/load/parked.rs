@@ -110,9 +110,9 @@ fn a_spliced_pair_costs_300_bytes() {
     assert!(each <= 300, "{each} bytes");
 }
 
-/// What two workers and the threads beside them hold before the first client: heaps, stacks and
-/// the start of each table. Constants that the loader relocates are not counted: they are a
-/// debug build's, four times those of a release build. 704 to 708 KiB were seen.
+/// Two workers and the threads beside them hold this before the first client: heaps, stacks and the
+/// start of each table. Constants that the loader relocates are not counted: they are a debug
+/// build's, four times those of a release build. 704 to 708 KiB were seen.
 #[test]
 fn a_process_at_rest_holds_720_kib() {
     let pki = Pki::new();
@@ -125,7 +125,7 @@ fn a_process_at_rest_holds_720_kib() {
     assert!(bytes <= 720 << 10, "{bytes} bytes");
 }
 
-/// What a small service holds for its connections: 200 entries of 240 bytes, and whatever their
+/// A small service holds this for its connections: 200 entries of 240 bytes, and whatever their
 /// handshakes leave. What a first handshake sets up is there before it: each worker has done one.
 #[test]
 fn the_first_two_hundred_clients_cost_192_kib() {

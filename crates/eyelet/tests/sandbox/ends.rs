@@ -1,4 +1,4 @@
-//! How a run begins and ends: exit statuses, signals, leftovers, files that are written.
+//! The begin and the end of a run: exit statuses, signals, leftovers, files that are written.
 
 use std::fs::File;
 use std::io::{Read, Write};

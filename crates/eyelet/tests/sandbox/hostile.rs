@@ -201,7 +201,7 @@ const BARE_GROUND: &str = "exec \"$@\" 9<inherited";
 const ALL_LOCAL: &str = "ip link set lo up && ip route add local default dev lo && \
     { ip -6 route add local default dev lo; exec \"$@\"; }";
 
-/// What is outside, and says "OUTSIDE" to who reaches it.
+/// A server outside, which says "OUTSIDE" to who reaches it.
 struct Outside {
     folder: Folder,
     others: [Talk; 2],

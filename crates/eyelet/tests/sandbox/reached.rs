@@ -1,4 +1,4 @@
-//! What is on the list is reached, and nothing else.
+//! The names on the list are reached, and nothing else.
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@ use rustls::{CipherSuite, ClientConfig, ClientConnection, StreamOwned, Supported
 use super::edge::connect;
 use super::pki::{Leaf, Pki};
 
-/// How a stream of bytes ended.
+/// The end of a stream of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Fin,
@@ -69,7 +69,7 @@ pub type Versions = &'static [&'static SupportedProtocolVersion];
 pub const TLS13: Versions = &[&rustls::version::TLS13];
 pub const TLS12: Versions = &[&rustls::version::TLS12];
 
-/// What a rustls client offers.
+/// The offer of a rustls client.
 pub struct Offer<'a> {
     pub pki: &'a Pki,
     pub versions: Versions,

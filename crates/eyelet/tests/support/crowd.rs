@@ -32,12 +32,13 @@ const SMALL_BUFFER: usize = 4096;
 /// 64 KiB the kernel gives each connection a send buffer of over a megabyte: it would hold what
 /// the edge holds where segments are small.
 const SEGMENT: u32 = 536;
-/// What an upstream that sends without end has on its way at once: several TLS records.
+/// The bytes that an upstream that sends without end has on its way at once: several TLS records.
 const ENDLESS_BUFFER: usize = 32 << 10;
 
-/// How large a flood is. `EYELET_FLOOD=10` makes each ten times as large. Sizes are those at which
-/// an edge without bounds failed, so that a debug build is through in a minute on a machine that is
-/// busy. Each is a multiple of what the budget has room for, and more come to the same bound.
+/// Returns the size of a flood. `EYELET_FLOOD=10` makes each ten times as large. Sizes are those at
+/// which an edge without bounds failed, so that a debug build is through in a minute on a machine
+/// that is busy. Each is a multiple of what the budget has room for, and more come to the same
+/// bound.
 pub fn sized(count: usize) -> usize {
     let times = std::env::var("EYELET_FLOOD").ok().and_then(|text| text.parse().ok());
     count * times.unwrap_or(1)
@@ -54,7 +55,7 @@ pub struct Permit {
     descriptors: usize,
 }
 
-/// What there is of permits: crowds, and descriptors, which belong to the process.
+/// The permits that there are: crowds, and descriptors, which belong to the process.
 struct Room {
     crowds: usize,
     descriptors: usize,
@@ -96,7 +97,7 @@ impl Drop for Permit {
     }
 }
 
-/// Where a client connects from, and with which buffers.
+/// The address that a client connects from, and its buffers.
 #[derive(Clone, Copy)]
 pub struct From {
     pub source: Ipv4Addr,
@@ -253,7 +254,7 @@ impl ServerCertVerifier for Gullible {
     }
 }
 
-/// What an upstream does with each of its connections.
+/// The manner of an upstream with each of its connections.
 #[derive(Clone, Copy)]
 pub enum Manner {
     /// Sends back what comes.

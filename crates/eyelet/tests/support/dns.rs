@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What is said of a name.
+/// The answer about a name.
 #[derive(Clone, Debug)]
 pub enum Says {
     /// Addresses, with a TTL in seconds.
@@ -46,14 +46,14 @@ pub enum Says {
     Exactly(u8, Vec<(&'static str, Data)>),
 }
 
-/// What a record says of its owner.
+/// The data of a record.
 #[derive(Clone, Debug)]
 pub enum Data {
     Alias(&'static str),
     Address(IpAddr),
 }
 
-/// Whose answer is given for names that have none of their own.
+/// The name whose answer is given for names that have none of their own.
 pub const ANY: &str = "*";
 
 type Script = Arc<Mutex<HashMap<String, Says>>>;
@@ -90,7 +90,7 @@ impl Dns {
         self.script.lock().unwrap().insert(name.to_owned(), says);
     }
 
-    /// How often a name was asked for, whatever the family.
+    /// Returns the number of times that a name was asked for, whatever the family.
     pub fn asked(&self, name: &str) -> usize {
         self.asked.lock().unwrap().get(name).map_or(0, Vec::len)
     }

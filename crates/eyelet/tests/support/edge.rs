@@ -16,8 +16,8 @@ use super::{Folder, SOON, until};
 /// A listener on a port of the kernel's choice.
 pub const LISTENER: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
 
-/// What a client of a test needs for its hello or its handshake on a busy machine, where the
-/// defaults are five and ten seconds.
+/// The deadlines that a client of a test needs for its hello or its handshake on a busy machine,
+/// where the defaults are five and ten seconds.
 const LONG_DEADLINES: [&str; 2] = ["hello_timeout = \"1m\"\n", "handshake_timeout = \"1m\"\n"];
 
 pub struct Edge {
@@ -96,7 +96,7 @@ impl Edge {
         self.lines.lock().unwrap().clone()
     }
 
-    /// How many access lines until now are wanted ones.
+    /// Returns the number of access lines until now that are wanted ones.
     pub fn count(&self, wanted: impl Fn(&Value) -> bool) -> usize {
         self.lines.lock().unwrap().iter().filter(|line| wanted(line)).count()
     }

@@ -47,7 +47,7 @@ impl Gate {
         client
     }
 
-    /// What becomes of a hello for `name` towards `destination`: `Err(alert)` or its access line.
+    /// Returns the fate of a hello for `name` towards `destination`: its alert, or its access line.
     pub fn ask(&self, name: &str, destination: SocketAddr) -> (Option<u8>, Value) {
         let mut client = self.towards(destination);
         client.write_all(&Hello::named(name).bytes()).unwrap();
@@ -65,7 +65,7 @@ pub fn sink() -> Upstream {
     })
 }
 
-/// What is to be answered has time for it on a busy machine.
+/// The rules that refuse lies. What is to be answered has time for it on a busy machine.
 pub const LIES_REFUSED: &str = "[[rule]]\nname = \"lies\"\nsni_verified = false\n\
     evidence = \"dns\"\naction = \"refuse\"\n\
     [[rule]]\nname = \"truths\"\naction = \"splice\"\nupstream = \"destination\"\n\

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use super::program::{Said, need, skip};
 use super::{Folder, until};
 
-/// Who runs the commands. No user of the real machine has this number.
+/// The user that runs the commands. No user of the real machine has this number.
 const USER: &str = "64999";
-/// What the commands of the documentation call, beside a shell.
+/// The programs that the commands of the documentation call, beside a shell.
 const PROGRAMS: [&str; 10] = [
     "bash",
     "curl",

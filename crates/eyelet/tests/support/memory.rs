@@ -1,4 +1,4 @@
-//! What a process holds in memory, as the kernel counts it: at an instant, at rest, at its peak.
+//! The memory of a process, as the kernel counts it: at an instant, at rest, at its peak.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,8 +81,8 @@ fn field(text: &str, name: &str) -> u64 {
 /// The share of `memory_max` that the edge gives out is 5/8: the rest is for what is not counted,
 /// holes in the heap above all. So anonymous memory may be 8/5 of what is counted.
 const SLACK: (u64, u64) = (8, 5);
-/// What each worker touches for the first time in a flood: buffers of half a megabyte, tables of
-/// libraries, the heap's own.
+/// The bytes that each worker touches for the first time in a flood: buffers of half a megabyte,
+/// tables of libraries, the heap's own.
 const FIRST_USE_BYTES: u64 = 1 << 20;
 
 /// The most that an edge has counted at any time, as it says by SIGUSR1.

@@ -1,5 +1,5 @@
-//! What the end-to-end tests share: the real binary as a child, upstreams, certificates, raw
-//! hellos, foreign programs.
+//! The parts that the end-to-end tests share: the real binary as a child, upstreams, certificates,
+//! raw hellos, foreign programs.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code, unused_imports)]
@@ -45,10 +45,10 @@ pub use program::{Said, Talk, long_output, need, output};
 pub use upstream::Upstream;
 pub use visits::{Visited, Visits};
 
-/// How long a test waits for what must come: far more than it takes on a machine with two cores
-/// that seven others load, and little enough that a hanging test ends.
+/// The time for which a test waits for what must come: far more than it takes on a machine with two
+/// cores that seven others load, and little enough that a hanging test ends.
 pub const SOON: Duration = Duration::from_secs(60);
-/// How long a test looks for what must not come.
+/// The time for which a test looks for what must not come.
 pub const A_WHILE: Duration = Duration::from_millis(300);
 
 const POLL: Duration = Duration::from_millis(3);

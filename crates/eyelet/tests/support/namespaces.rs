@@ -87,7 +87,7 @@ impl Net {
         Some(net)
     }
 
-    /// As `ip netns` calls it.
+    /// Returns the name that `ip netns` uses.
     fn namespace(&self, place: Place) -> String {
         format!("{}-{place:?}", self.name).to_lowercase()
     }

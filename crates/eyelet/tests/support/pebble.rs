@@ -87,7 +87,7 @@ impl Pebble {
         self.log().matches("Added order").count()
     }
 
-    /// What verifies the certificates that it issues.
+    /// Returns the configuration that verifies the certificates that it issues.
     pub fn roots(&self, pki: &Pki) -> Arc<ClientConfig> {
         let root = self.manage(pki, "GET /roots/0", "");
         let mut roots = RootCertStore::empty();

@@ -37,7 +37,7 @@ pub struct Leaf {
     pub key: PrivateKeyDer<'static>,
 }
 
-/// Which key a certificate is for.
+/// The kind of a certificate's key.
 #[derive(Clone, Copy)]
 pub enum Kind {
     P256,
@@ -71,7 +71,7 @@ impl Pki {
         self.leaf(file, &["client.test"], Kind::P256, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// The same, good for so long from now.
+    /// Makes a client's certificate that is good for so long from now.
     pub fn client_for(&self, file: &str, time: Duration) -> Leaf {
         self.leaf_with(file, &["client.test"], Kind::P256, |params| {
             params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -160,7 +160,7 @@ impl Pki {
         self.folder.path().join(name)
     }
 
-    /// The same as text, for command lines.
+    /// Returns the path as text, for command lines.
     pub fn text(&self, name: &str) -> String {
         self.file(name).to_str().unwrap().to_owned()
     }

@@ -73,7 +73,7 @@ pub fn skip(why: &str) {
     }
 }
 
-/// What a program said, both streams together, and how it ended.
+/// The output of a program, both streams together, and its exit status.
 #[derive(Debug)]
 pub struct Said {
     pub text: String,

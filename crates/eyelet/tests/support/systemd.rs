@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::program::{Said, need, skip};
 use super::{Folder, output, until};
 
-/// Where Debian and the others have it.
+/// The path that Debian and the others have.
 const PROGRAM: &str = "/lib/systemd/systemd";
 /// The user of the unit. No user of the machine has this number.
 const USER: u32 = 64_999;
@@ -50,7 +50,7 @@ pub struct Systemd {
     /// Its process 1, as it is known here.
     pid: u32,
     cgroup: PathBuf,
-    /// What the service writes.
+    /// The output of the service.
     log: PathBuf,
 }
 
@@ -130,7 +130,7 @@ impl Systemd {
         said.text.trim().to_owned()
     }
 
-    /// What the service has written: access lines and messages.
+    /// Returns the output of the service: access lines and messages.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -149,7 +149,7 @@ impl Drop for Systemd {
     }
 }
 
-/// Where the kernel shows cgroup2.
+/// Returns the path at which the kernel shows cgroup2.
 fn cgroups() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());

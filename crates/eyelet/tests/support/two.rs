@@ -135,7 +135,7 @@ pub async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 
 /// A request with the handle for its answer.
 pub type Asked = (Request<RecvStream>, SendResponse<Bytes>);
-/// What an application does with it.
+/// The application's work with it.
 pub type Answer = Pin<Box<dyn Future<Output = ()>>>;
 
 /// An application: without TLS, or with it, choosing h2 by ALPN.

@@ -10,7 +10,7 @@ use super::SOON;
 /// Least visits, where time allows so many: of fewer a share says little.
 const VISITS_MIN: usize = 8;
 
-/// What became of the visits.
+/// The results of the visits.
 #[derive(Debug, Default)]
 pub struct Visited {
     pub came: usize,

@@ -172,7 +172,7 @@ pub fn get(client: &mut Tls, path: &str) -> Heard {
     ask(client, &format!("GET {path} HTTP/1.1\r\nHost: app.test\r\n\r\n"))
 }
 
-/// Whether the connection ends now; what came before its end.
+/// Reads to the end of the connection, and returns the bytes before it.
 pub fn rest(client: &mut Tls) -> Vec<u8> {
     let mut rest = Vec::new();
     let _ = client.read_to_end(&mut rest);

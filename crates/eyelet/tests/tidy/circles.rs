@@ -11,7 +11,7 @@ type Path<'a> = Vec<&'a str>;
 /// The files of a crate.
 struct Crate<'a> {
     modules: BTreeMap<Path<'a>, Vec<&'a str>>,
-    /// What a module re-exports: by its own path, the path that it stands for.
+    /// The re-exports of a module: by its own path, the path that it stands for.
     reexports: BTreeMap<Path<'a>, Path<'a>>,
 }
 
@@ -112,7 +112,7 @@ impl<'a> Crate<'a> {
         all
     }
 
-    /// What the path that begins with the word at `index` is relative to; `None` where none does.
+    /// Returns the base of the path that begins with the word at `index`; `None` where none does.
     fn base(&self, at: &[&'a str], words: &[&'a str], index: usize) -> Option<Path<'a>> {
         let word = *words.get(index)?;
         if words.get(index + 1..index + 3) != Some(&[":", ":"]) {

@@ -1,4 +1,5 @@
-//! Which crate may depend on which: the table of ARCHITECTURE.md, with every dependency by name.
+//! The crates and what each may depend on: the table of ARCHITECTURE.md, with every dependency by
+//! name.
 
 /// A crate is earned by a rule, and this is it: what each may depend on. No list: anything.
 pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
@@ -45,11 +46,27 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "tokio-rustls",
         ]),
     ),
+    ("crates/document", Some(&["strsim", "toml"])),
+    (
+        "crates/pki",
+        Some(&[
+            "eyelet-sys",
+            "humantime",
+            "rustls",
+            "rustls-pki-types",
+            "rustls-webpki", // revocation lists
+            "thiserror",
+            "x509-parser",
+            "zeroize",
+        ]),
+    ),
     (
         "crates/config",
         Some(&[
             "aws-lc-rs", // hashes of users' tokens
             "eyelet-compress",
+            "eyelet-document",
+            "eyelet-pki",
             "eyelet-policy",
             "eyelet-secrets",
             "eyelet-sys",
@@ -57,13 +74,9 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "http", // names and values of fields, as what writes them reads them
             "humantime",
             "ipnet",
-            "rustls",
             "rustls-pki-types",
-            "rustls-webpki", // revocation lists
-            "strsim",        // the key that was meant
             "thiserror",
             "toml",
-            "x509-parser",
             "zeroize",
         ]),
     ),
@@ -106,9 +119,24 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         ]),
     ),
     (
+        "crates/handover",
+        Some(&[
+            "eyelet-hold",
+            "eyelet-memory",
+            "eyelet-record",
+            "eyelet-relay",
+            "eyelet-telemetry",
+            "postcard",
+            "serde",
+            "thiserror",
+            "zeroize",
+        ]),
+    ),
+    (
         "crates/engine",
         Some(&[
             "eyelet-flows",
+            "eyelet-handover",
             "eyelet-hold",
             "eyelet-memory",
             "eyelet-record",
@@ -132,6 +160,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "aws-lc-rs",
             "eyelet-config",
+            "eyelet-pki",
             "eyelet-policy",
             "eyelet-sys",
             "humantime",
@@ -150,6 +179,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-config",
             "eyelet-local-ca",
             "eyelet-memory",
+            "eyelet-pki",
             "eyelet-record",
             "eyelet-sys",
             "eyelet-wire",
@@ -172,6 +202,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-client",
             "eyelet-config",
             "eyelet-fleet",
+            "eyelet-pki",
             "eyelet-sys",
             "eyelet-telemetry",
             "eyelet-tls",
@@ -196,6 +227,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "aws-lc-rs",
             "base64",
             "eyelet-config",
+            "eyelet-pki",
             "eyelet-sys",
             "redis",
             "thiserror",
@@ -221,6 +253,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "eyelet-config",
             "eyelet-h2",
+            "eyelet-pki",
             "eyelet-tls",
             "parking_lot",
             "rustls-pki-types",
@@ -235,7 +268,8 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         Some(&[
             "eyelet-config",   // the configuration of the edge that serves it
             "eyelet-local-ca", // the authority of a run
-            "eyelet-secrets",  // their placeholders
+            "eyelet-pki",
+            "eyelet-secrets", // their placeholders
             "eyelet-sys",
             "hickory-proto",
             "ipnet",
@@ -440,6 +474,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-hold",
             "eyelet-http",
             "eyelet-memory",
+            "eyelet-pki",
             "eyelet-policy",
             "eyelet-quic",
             "eyelet-recoding",
@@ -553,6 +588,46 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "thiserror",
             "x509-parser",
             "zstd-safe",
+        ]),
+    ),
+    (
+        "crates/process",
+        Some(&[
+            "aws-lc-rs",
+            "bytes",
+            "clap",
+            "eyelet-acme",
+            "eyelet-admin",
+            "eyelet-balance",
+            "eyelet-client",
+            "eyelet-config",
+            "eyelet-downstream",
+            "eyelet-edge",
+            "eyelet-engine",
+            "eyelet-fleet",
+            "eyelet-hold",
+            "eyelet-memory",
+            "eyelet-pki",
+            "eyelet-record",
+            "eyelet-relay",
+            "eyelet-sources",
+            "eyelet-spiffe",
+            "eyelet-sys",
+            "eyelet-telemetry",
+            "eyelet-tls",
+            "eyelet-trace",
+            "http",
+            "humantime",
+            "parking_lot",
+            "rustls",
+            "rustls-pki-types",
+            "serde",
+            "serde_json",
+            "thiserror",
+            "tokio",
+            "tracing",
+            "tracing-subscriber",
+            "zeroize",
         ]),
     ),
     ("crates/eyelet", None),

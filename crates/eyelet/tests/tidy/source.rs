@@ -213,7 +213,7 @@ pub fn without_tests<'a>(tokens: &[(usize, &'a str)]) -> Vec<(usize, &'a str)> {
     kept
 }
 
-/// Where the item that starts at `at` ends: behind its `;`, or behind its closing brace.
+/// Returns the end of the item that starts at `at`: behind its `;`, or behind its closing brace.
 fn item_end(tokens: &[(usize, &str)], mut at: usize) -> usize {
     let mut depth = 0_usize;
     while at < tokens.len() {

@@ -18,7 +18,7 @@ pub struct HpackDecoder {
     /// Largest size that the peer may choose: the one that HTTP/2 begins with, or less where an
     /// earlier version has announced less on.
     limit: u16,
-    /// How far the current block is.
+    /// The place in the current block.
     place: BlockPlace,
     /// The texts of the current field that are not in the input as such.
     scratch: Vec<u8>,
@@ -83,7 +83,7 @@ impl HpackDecoder {
         self.table
     }
 
-    /// What the peer may choose.
+    /// Returns the largest size of the table that the peer may choose.
     pub fn limit(&self) -> u16 {
         self.limit
     }

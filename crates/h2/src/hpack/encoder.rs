@@ -26,7 +26,7 @@ pub struct HpackEncoder {
 enum LiteralForm {
     Insert,
     Plain,
-    /// Like `Plain`, but inserted while no table has its name.
+    /// A literal like `Plain`, but inserted while no table has its name.
     PlainOnceNamed,
     Never,
 }

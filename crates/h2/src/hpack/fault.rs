@@ -1,9 +1,9 @@
-//! What can be wrong with a header block. All of it is the peer's fault and ends the connection
-//! with COMPRESSION_ERROR (RFC 9113 section 4.3): the tables of the two sides no longer agree.
+//! The faults of a header block. All are the peer's and end the connection with COMPRESSION_ERROR
+//! (RFC 9113 section 4.3): the tables of the two sides no longer agree.
 
 use std::fmt;
 
-/// Why a header block cannot be decoded.
+/// The reason why a header block cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HpackFault {
     /// A string is no Huffman code.

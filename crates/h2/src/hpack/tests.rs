@@ -351,7 +351,7 @@ proptest! {
     }
 }
 
-/// What a long field has taken is given back before the block ends.
+/// The memory of a long field is given back before the block ends.
 #[test]
 fn a_long_field_keeps_no_memory() {
     let mut block = Vec::new();

@@ -1,5 +1,5 @@
-//! Until a client has seen our SETTINGS it may do all that HTTP/2 allows without them (RFC 9113
-//! 6.5.3), though our limits are lower.
+//! Tests that a client may do all that HTTP/2 allows without our SETTINGS until it has seen them
+//! (RFC 9113 6.5.3), though our limits are lower.
 
 use super::*;
 use crate::Flood;

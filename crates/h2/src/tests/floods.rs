@@ -1,4 +1,4 @@
-//! What the known floods cost: each row has its bound, and the code that ends the connection.
+//! The bounds of the known floods: each row has its bound, and the code that ends the connection.
 
 use super::*;
 use crate::frame::setting;
@@ -159,7 +159,7 @@ fn interim_responses_are_bounded() {
     }
 }
 
-/// What an honest client has sent before it reads our reset costs it nothing.
+/// The bytes that an honest client has sent before it reads our reset cost it nothing.
 #[test]
 fn a_body_on_its_way_is_free() {
     let mut talk = Talk::server();

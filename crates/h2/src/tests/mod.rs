@@ -80,7 +80,7 @@ fn settings_ack() -> Vec<u8> {
     frame(kind::SETTINGS, flag::ACK, 0, &[])
 }
 
-/// What the peer says first.
+/// Returns the first bytes of the peer.
 fn greeting(of_client: bool) -> Vec<u8> {
     let preface = if of_client { &PREFACE[..] } else { &[] };
     [preface, &settings(&[]), &settings_ack()].concat()
@@ -207,7 +207,7 @@ impl Talk {
         assert!(rest.is_empty());
     }
 
-    /// What was said since the last call.
+    /// Returns the talk since the last call.
     fn take(&mut self) -> String {
         self.answers();
         std::mem::take(&mut self.said).join("; ")

@@ -21,7 +21,7 @@ fn requests(client: &str) -> Vec<Vec<u8>> {
     lines.filter_map(|line| Some(bytes(line.strip_prefix(client)?.trim()))).collect()
 }
 
-/// What servers answer to `nth` requests of a browser.
+/// Returns the fields that servers answer to `nth` requests of a browser.
 fn response(nth: usize) -> Vec<(&'static str, String)> {
     let kinds = ["text/html; charset=utf-8", "text/css", "text/javascript", "image/webp"];
     vec![
@@ -173,8 +173,8 @@ fn only_a_connection_at_rest_is_exported() {
     assert_eq!(why(&talk), NotAtRest::Closed);
 }
 
-/// What is answered in place is what the connection would have answered, in every cut, and leaves
-/// the same state.
+/// An answer in place is the one that the connection would have given, in every cut, and leaves the
+/// same state.
 #[test]
 fn small_frames_are_answered_in_place() {
     let frames = [

@@ -9,7 +9,7 @@ use crate::{
     ParkedFault, RequestKind, StreamEntryFault,
 };
 
-/// Where the first entry begins.
+/// The index at which the first entry begins.
 const ENTRIES: usize = PARKED_FIXED_BYTES + 2;
 const CONNECT: Fields<'_> = &[
     (":method", "CONNECT"),
@@ -172,7 +172,7 @@ fn more_streams_than_the_form_has_do_not_rest() {
     }
 }
 
-/// What is answered in place is what the connection would have answered, and leaves its state.
+/// An answer in place is the one that the connection would have given, and leaves its state.
 #[test]
 fn windows_are_opened_in_place() {
     let mut stays = with_streams(&[1, 3]).connection;

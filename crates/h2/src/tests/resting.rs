@@ -50,7 +50,7 @@ struct Heard {
     fault: Option<ConnectionFault>,
 }
 
-/// How often a run had a case.
+/// Counts how often a run had a case.
 #[derive(Debug, Default)]
 struct Seen {
     /// Rests with so many streams at least: 1, 2, 4.
@@ -65,7 +65,7 @@ struct Run {
     stays: H2Connection,
     rester: Rester,
     peer: H2Connection,
-    /// On their way, and arrived but not read.
+    /// The bytes on their way, and those that arrived but were not read.
     to_us: Vec<u8>,
     to_peer: Vec<u8>,
     held: [Vec<u8>; 2],
@@ -153,7 +153,7 @@ impl Run {
         }
     }
 
-    /// What our connections could send before something arrived.
+    /// Returns the bytes that our connections could send before something arrived.
     fn rooms(&mut self) -> Vec<(u32, usize)> {
         let streams: Vec<u32> = self.stays.streams.iter().map(|stream| stream.id).collect();
         streams.into_iter().map(|stream| (stream, self.stays.room(stream))).collect()

@@ -143,7 +143,7 @@ fn errors_of_a_stream_leave_the_connection() {
     );
 }
 
-/// What ends a connection: why, the frames, and what GOAWAY says.
+/// An end of a connection: the reason, the frames, and the text of GOAWAY.
 type Ending = (&'static str, Vec<Vec<u8>>, &'static str);
 
 fn errors_of_messages() -> Vec<Ending> {

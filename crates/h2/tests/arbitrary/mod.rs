@@ -1,5 +1,5 @@
-//! What must hold for any bytes: no panic, the same result in every cut, and bounds. The fuzz
-//! targets and the property tests call these functions.
+//! The properties that must hold for any bytes: no panic, the same result in every cut, and bounds.
+//! The fuzz targets and the property tests call these functions.
 #![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use eyelet_h2::hpack::{HeaderField, HpackDecoder, HpackEncoder, HpackFault};
@@ -15,7 +15,7 @@ const ACTS: u8 = 4;
 /// SETTINGS without a value, and their acknowledgement.
 const GREETING: &[u8; 18] = b"\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0";
 
-/// What a connection has done with some bytes.
+/// The results of a connection with some bytes.
 type Done = (Vec<u8>, Result<(), ConnectionFault>, usize, u32);
 
 /// A peer sends any bytes. The first byte says to whom, and whether the caller does other things
@@ -28,7 +28,7 @@ pub fn any_frames(data: &[u8]) {
     }
 }
 
-/// What a caller may do at any time. A connection that has ended in order stays so.
+/// Acts as a caller may at any time. A connection that has ended in order stays so.
 fn act(connection: &mut H2Connection, nth: usize, out: &mut Vec<u8>) {
     let was_done = connection.is_done();
     match nth % 5 {

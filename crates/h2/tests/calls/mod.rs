@@ -126,10 +126,10 @@ struct Stream {
 
 struct End {
     connection: H2Connection,
-    /// What it has said, on its way.
+    /// The bytes that it has said, on their way.
     out: Vec<u8>,
     input: Vec<u8>,
-    /// What has arrived and was not released.
+    /// The bytes that have arrived and were not released.
     held: BTreeMap<u32, u32>,
     /// The largest window of a stream so far.
     window_max: u32,

@@ -61,7 +61,7 @@ pub struct End {
 
 #[derive(Default)]
 pub struct Exchange {
-    /// What is still to be sent.
+    /// The bytes that are still to be sent.
     pub queue: Vec<u8>,
     pub is_queued: bool,
     pub has_trailers: bool,

@@ -21,7 +21,7 @@ use eyelet_http1::head::{Length, Response};
 use eyelet_http1::head_lines::{HeadLines, ReceivedHead};
 use eyelet_recoding::{BodyInfo, PassingHead, RequestCodings};
 
-/// How long a response's head waits for the first bytes of its body.
+/// The time for which a response's head waits for the first bytes of its body.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 impl Exchange<'_, '_> {

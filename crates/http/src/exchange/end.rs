@@ -20,7 +20,7 @@ pub struct ExchangeEnd {
     pub held: Option<Box<HoldPlace>>,
     /// The connection to the client is lost.
     pub client_lost: bool,
-    /// What served it, if another rule than the connection's took the request.
+    /// The server of the request, if another rule than the connection's took it.
     pub by_rule: Option<Rc<ServedConnection>>,
 }
 

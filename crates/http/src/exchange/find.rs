@@ -252,7 +252,7 @@ fn newer_route(
     if request.carries_secret { None } else { served.newer_route(request.parts) }
 }
 
-/// Says if the request may leave before the upstream has spoken HTTP/2: it does no harm twice, and
+/// True if the request may leave before the upstream has spoken HTTP/2: it does no harm twice, and
 /// an upstream that never speaks costs it neither another upstream nor a wait for this one. That
 /// saves a client behind a long way a round trip.
 fn may_leave_early(
@@ -272,7 +272,8 @@ struct Dials {
     vain: Option<(usize, u64)>,
     /// Number of connections that have taken no stream.
     unread: u32,
-    /// When the first began. `None` again after a hold: the time of the hold is not the dials'.
+    /// The time at which the first began. `None` again after a hold: the time of the hold is not
+    /// the dials'.
     began: Option<Instant>,
 }
 
@@ -283,7 +284,7 @@ impl Dials {
         in_vain
     }
 
-    /// Says if the same upstream is dialled again at once after a dial that ended so: it is the
+    /// True if the same upstream is dialled again at once after a dial that ended so: it is the
     /// only one.
     fn may_repeat(&mut self, target: &RouteTarget<'_>, reason: &Reason) -> bool {
         let is_again = target.balanced.is_none() && *reason == UNREAD;

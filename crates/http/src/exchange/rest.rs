@@ -1,4 +1,5 @@
-//! When an exchange rests, and how it goes on: with the next byte of either side, or to end.
+//! The rest of an exchange: when it begins, and how it goes on, with the next byte of either side,
+//! or to end.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

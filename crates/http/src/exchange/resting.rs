@@ -41,7 +41,7 @@ pub struct Resting {
 pub struct KeptUpstream {
     /// The upstream.
     pub upstream: RestingUpstream,
-    /// Where the exchange counts until it ends.
+    /// The counters of the exchange until it ends.
     pub open: Vec<OpenExchange>,
 }
 

@@ -39,12 +39,12 @@ impl<'a> Tries<'a> {
         }
     }
 
-    /// Says if the next try is the first.
+    /// True if the next try is the first.
     pub fn is_first(&self) -> bool {
         self.count == 1
     }
 
-    /// Says if the request may be held while its upstream accepts no connection.
+    /// True if the request may be held while its upstream accepts no connection.
     pub fn may_hold(&self) -> bool {
         !self.was_dead
     }
@@ -57,7 +57,7 @@ impl<'a> Tries<'a> {
         body
     }
 
-    /// Says if the request is sent again where this upstream closes without a response.
+    /// True if the request is sent again where this upstream closes without a response.
     pub fn may_go_on(&self, found: &FoundUpstream, request: &UpstreamRequest<'_>) -> bool {
         let left = |at: &Chosen| self.tried.count() + 1 < at.group.members.len();
         let has_other = found.chosen.as_ref().is_some_and(left);

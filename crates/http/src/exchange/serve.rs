@@ -187,11 +187,11 @@ async fn exchange_by(
     end.of(&mut log_entry)
 }
 
-/// Why a request is refused before any rule or upstream is asked.
+/// The reason why a request is refused before any rule or upstream is asked.
 pub struct RequestRefusal {
     /// The status of the answer.
     pub status: StatusCode,
-    /// Why, for the access line.
+    /// The reason, for the access line.
     pub reason: Reason,
 }
 

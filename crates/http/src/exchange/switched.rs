@@ -35,7 +35,7 @@ use eyelet_upstream::socket::tls::RestingTls;
 pub struct Switched {
     upstream: Box<Http1Connection>,
     is_websocket: bool,
-    /// Where the connection counts until it ends.
+    /// The counters of the connection until it ends.
     counted_at: Option<CountedAt>,
 }
 
@@ -205,7 +205,7 @@ struct Ways {
     since: Instant,
 }
 
-/// Why the task of a connection that is copied is done.
+/// The reason why the task of a connection that is copied is done.
 enum Copied {
     /// Nothing moves: it rests.
     Rests,
@@ -295,7 +295,7 @@ fn may_rest(
         && !served.http.engine.is_draining()
 }
 
-/// Why a connection is to end, although nobody has ended it.
+/// Returns the reason why a connection is to end, although nobody has ended it.
 fn why_leave(client: &ClientStream, served: &ServedConnection) -> Option<Reason> {
     let why_end = client.handle.why_end();
     why_end.or_else(|| served.is_removed().then_some(Reason::RuleGone))
@@ -331,7 +331,7 @@ impl Way {
         Self { queue: WriteQueue::default(), boundary, ended: false, shut_down: false, moved: 0 }
     }
 
-    /// Says if it has ended, or may end here.
+    /// True if it has ended, or may end here.
     fn may_end(&self) -> bool {
         self.ended || self.boundary.is_between_frames()
     }

@@ -109,12 +109,12 @@ impl<'a> Upload<'a> {
         self.boundary = boundary;
     }
 
-    /// Says if all of it has come: nothing is read any more.
+    /// True if all of it has come: nothing is read any more.
     pub fn has_ended(&self) -> bool {
         self.read
     }
 
-    /// Says if its frames are followed and it may end here: between two of them, or at its end.
+    /// True if its frames are followed and it may end here: between two of them, or at its end.
     pub fn may_end(&self) -> bool {
         self.read || self.boundary.is_between_frames()
     }
@@ -288,7 +288,7 @@ fn next_pass_max(took_all: bool) -> usize {
     if took_all { PASSED_BYTES_MAX } else { QUEUED_BYTES_MAX }
 }
 
-/// Why a response's body did not end properly.
+/// The reason why a response's body did not end properly.
 #[derive(Debug)]
 pub enum Broken {
     /// The client failed.
@@ -311,13 +311,13 @@ pub struct Download<'a> {
     coder: Option<Coder>,
     /// The timer after which the upstream's silence counts as a pause.
     pause: Option<Pin<Box<Sleep>>>,
-    /// When the coder got its first byte since its last output.
+    /// The time at which the coder got its first byte since its last output.
     unflushed: Option<Instant>,
     ended: bool,
     /// True if we have ended it before its upstream did.
     cut_short: bool,
     boundary: Boundary,
-    /// Why it is not coded, if it rested: its coder did not.
+    /// The reason why it is not coded, if it rested: its coder did not.
     why_not: Option<&'static str>,
     /// True from its response's head on, unless it rests: it is counted when it ends.
     has_begun: bool,
@@ -405,7 +405,7 @@ impl<'a> Download<'a> {
         &self.first
     }
 
-    /// Says if the first bytes are the whole body.
+    /// True if the first bytes are the whole body.
     pub fn is_first_all(&self) -> bool {
         matches!(self.first_end, Some(Ok(_)))
     }
@@ -441,7 +441,7 @@ impl<'a> Download<'a> {
         self.boundary = boundary;
     }
 
-    /// Says if its frames are followed and it may end here: between two of them, or at its end.
+    /// True if its frames are followed and it may end here: between two of them, or at its end.
     pub fn may_end(&self) -> bool {
         self.ended || self.boundary.is_between_frames()
     }

@@ -46,7 +46,7 @@ pub struct StreamJob {
     pub serving: CountedTask,
 }
 
-/// Where a waiting task gets its next stream.
+/// The place in which a waiting task gets its next stream.
 #[derive(Default)]
 struct Seat {
     job: Cell<Option<StreamJob>>,

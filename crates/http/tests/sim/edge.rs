@@ -100,7 +100,7 @@ impl Setup {
         Self { folder, configs, names, upstream_tls, server_tls }
     }
 
-    /// Where the upstreams listen.
+    /// Returns the paths at which the upstreams listen.
     pub fn sockets(&self) -> [PathBuf; 3] {
         HOSTS.map(|host| self.folder.path().join(host))
     }

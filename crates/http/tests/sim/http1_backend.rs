@@ -36,7 +36,7 @@ struct Current {
     step: Step,
 }
 
-/// What the upstream says next.
+/// The next words of the upstream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Interim(u8),

@@ -154,7 +154,7 @@ impl Http1Client {
         (self.is_closing, self.is_last) = (self.is_closing | closes, self.is_last | closes);
     }
 
-    /// What waits is not answered any more on this connection.
+    /// Forgets the requests that wait: they are not answered any more on this connection.
     fn leave_waiting(&mut self, requests: &mut [Request]) {
         self.waiting.drain(..).for_each(|index| requests[index].is_unserved = true);
         (self.saying, self.is_last) = (None, true);

@@ -34,7 +34,7 @@ struct Current {
     is_over: bool,
 }
 
-/// What an event says, without its loan.
+/// The contents of an event, without its loan.
 enum Heard {
     Begin { stream: u32, method: Vec<u8>, path: String, is_last: bool },
     Data { stream: u32, data: Vec<u8>, is_last: bool },

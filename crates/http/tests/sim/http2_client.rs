@@ -33,7 +33,7 @@ pub struct Http2Client {
     pub pongs: usize,
 }
 
-/// What an event says, without its loan.
+/// The contents of an event, without its loan.
 enum Heard {
     Head { stream: u32, status: u16, of: Option<String>, is_coded: bool, is_last: bool },
     Data { stream: u32, data: Vec<u8>, is_last: bool },

@@ -12,7 +12,7 @@ use fastrand::Rng;
 /// Most bytes that one read takes from the socket.
 const READ_BYTES: usize = 16 << 10;
 
-/// How a peer leaves.
+/// The way in which a peer leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
     /// It ends what it sends, and reads on.
@@ -156,7 +156,7 @@ impl Peer {
         self.is_ended || self.is_gone() || self.said().is_some()
     }
 
-    /// What TLS has said at the end.
+    /// Returns the last words of TLS.
     pub fn said(&self) -> Option<Said> {
         self.tls.as_ref().and_then(|client| client.said)
     }

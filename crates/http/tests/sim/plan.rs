@@ -29,8 +29,8 @@ impl Choices {
     }
 }
 
-/// What may happen in a run. A run with few such events tests more: all that is asked must then be
-/// answered in full.
+/// The events that may happen in a run. A run with few such events tests more: all that is asked
+/// must then be answered in full.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     /// Most clients that connect.
@@ -93,7 +93,7 @@ impl Body {
     }
 }
 
-/// When an upstream answers.
+/// The moment at which an upstream answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// Once it has the whole request.
@@ -102,7 +102,7 @@ pub enum When {
     Early,
 }
 
-/// What an upstream does instead of answering in full.
+/// A fault of an upstream instead of a full answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,

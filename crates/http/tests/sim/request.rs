@@ -1,5 +1,4 @@
-//! What both ends have said and heard of one request. Each byte and each head is checked when it is
-//! heard.
+//! The talk of both ends about one request. Each byte and each head is checked when it is heard.
 
 use std::io::Write;
 
@@ -44,7 +43,7 @@ pub struct Request {
     pub attempts: Vec<Attempt>,
 }
 
-/// What the client has heard.
+/// The part that the client has heard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     pub interim: usize,
@@ -61,7 +60,7 @@ pub struct Heard {
 pub struct Attempt {
     pub heard: usize,
     pub is_whole: bool,
-    /// What the upstream has said: interim heads, the head, the body.
+    /// The part that the upstream has said: interim heads, the head, the body.
     pub interim: usize,
     pub has_head: bool,
     pub said: usize,

@@ -320,7 +320,7 @@ proptest::proptest! {
     }
 }
 
-/// What the fuzz target starts from.
+/// The seeds of the fuzz target.
 #[test]
 fn the_seeds_are_stable() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/http_head");

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What is to be done.
+/// The change to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrustChange {
     /// Have the authority trusted.
@@ -13,7 +13,7 @@ pub enum TrustChange {
     Remove,
 }
 
-/// What a change led to, for each store.
+/// The outcome of a change, for each store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,

@@ -8,10 +8,10 @@ use std::process::Command;
 use crate::Authority;
 use crate::trust::change::{Outcome, TrustChange, run};
 
-/// Where Chromium has its database, below the user's folder. The first is made where none is.
+/// The folder of Chromium's database, below the user's folder. The first is made where none is.
 const CHROMIUM: [&str; 3] =
     [".pki/nssdb", ".local/share/pki/nssdb", "snap/chromium/current/.pki/nssdb"];
-/// Where Firefox has its profiles, each with a database.
+/// The folders of Firefox's profiles, each with a database.
 const FIREFOX: [&str; 3] = [
     ".mozilla/firefox",
     "snap/firefox/common/.mozilla/firefox",

@@ -89,7 +89,7 @@ fn an_earlier_wider_rule_covers() {
     }
 }
 
-/// What is said before the hello: `None` if the hello decides.
+/// Returns the decision before the hello: `None` if the hello decides.
 fn early(rules: &[Rule], text: &str) -> Option<(Option<u32>, Refusal)> {
     let (index, target) = (Rules::new(rules), target(text));
     let client = "192.0.2.1".parse().unwrap();
@@ -133,6 +133,33 @@ fn a_target_that_no_rule_can_take_is_refused_before_its_hello() {
     let mut shadow = refuse().sni(&["a.test"]);
     shadow.shadow = true;
     assert_eq!(early(&[shadow, web()], "a.test:443"), None);
+}
+
+#[test]
+fn the_rules_that_might_take_a_target_are_known_before_its_hello() {
+    let might = |rules: &[Rule], text: &str| {
+        let (index, target) = (Rules::new(rules), target(text));
+        let client = "192.0.2.1".parse().unwrap();
+        let facts = Facts { connect: Some(&target), ..Facts::new(0, client) };
+        let found = index.might_take(&facts);
+        found.map(|rules| rules.iter().map(|rule| rule.0).collect::<Vec<_>>())
+    };
+    let web = || to(rule().sni(&["a.test", "*.b.test"]), &["*:443"]);
+    let mut shadow = rule().sni(&["a.test"]);
+    shadow.shadow = true;
+    let all = [shadow, refuse().sni(&["x.b.test"]), web(), rule()];
+    assert_eq!(might(&all, "a.test:443"), Some(vec![2, 3]));
+    assert_eq!(might(&all, "x.b.test:443"), Some(vec![2, 3]));
+    assert_eq!(might(&all, "a.test:80"), Some(vec![3]));
+    assert_eq!(might(&all[..3], "a.test:80"), None);
+    assert_eq!(might(&all, "192.0.2.1:443"), None);
+    // This one names the target, and expects another name inside.
+    let fronted = to(rule().sni(&["a.test"]), &["front.test:443"]);
+    assert_eq!(might(&[fronted, rule()], "front.test:443"), None);
+    let nameless = rule().sni(&[""]);
+    assert_eq!(might(&[web(), nameless], "a.test:443"), None);
+    assert_eq!(might(&vec![rule(); 16], "a.test:443").map(|rules| rules.len()), Some(16));
+    assert_eq!(might(&vec![rule(); 17], "a.test:443"), None);
 }
 
 /// An early refusal is never wrong: a hello that has the target's name is refused, too.

@@ -126,7 +126,7 @@ fn lists(patterns: &[NamePattern], sni: Option<&[u8]>) -> bool {
     })
 }
 
-/// Whether a file lists the name: each entry is compared as the manual says.
+/// True if a file lists the name: each entry is compared as the manual says.
 fn is_in_file(file: ListId, sni: Option<&[u8]>) -> bool {
     let Some(name) = sni.map(|name| std::str::from_utf8(name).unwrap()) else { return false };
     FILES[usize::from(file.0)].iter().map(|entry| entry.to_lowercase()).any(|entry| {
@@ -152,7 +152,7 @@ fn lists_of_files() -> Lists {
     lists
 }
 
-/// Whether any of `nets` has the address. `None`: unknown.
+/// True if any of `nets` has the address. `None`: unknown.
 fn within_any(nets: impl Iterator<Item = &'static str>, address: Option<&str>) -> Option<bool> {
     let found: Vec<Option<bool>> = nets.map(|net| within(net, address)).collect();
     if found.contains(&None) { None } else { Some(found.contains(&Some(true))) }

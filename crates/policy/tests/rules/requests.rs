@@ -114,7 +114,7 @@ fn a_rule_that_takes_every_request_needs_no_list() {
     }
 }
 
-/// What cannot be known fails closed: a refuse rule holds, any other one does not.
+/// An unknown fact fails closed: a refuse rule holds, any other one does not.
 #[test]
 fn an_unknown_fact_of_the_connection_fails_closed() {
     let certified = |mut one: Rule| {

@@ -336,7 +336,7 @@ fn misses_name_the_first_matcher_that_failed() {
     }
 }
 
-/// Whether a request for another name may stay on a connection.
+/// Tests if a request for another name may stay on a connection.
 #[test]
 fn other_names_of_a_connection() {
     let rules = Rules::new(&[
@@ -369,8 +369,8 @@ fn names(fingerprint: u64, entries: &[&str]) -> FileList {
     FileList { file: Some("names.txt".into()), fingerprint, list: List::Names(Arc::new(names)) }
 }
 
-/// What a list from a file has counts in every question that is asked of the rules, and so does the
-/// version that replaces it.
+/// The contents of a list from a file count in every question that is asked of the rules, and so
+/// does the version that replaces it.
 #[test]
 fn a_list_that_is_replaced_counts_from_the_next_question_on() {
     let mut lists = Lists::default();

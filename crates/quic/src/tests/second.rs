@@ -1,4 +1,4 @@
-//! What a client sends after its server's answer: to the server's id, and a second hello.
+//! The datagrams of a client after its server's answer: to the server's id, and a second hello.
 
 use eyelet_wire::quic::QuicFault;
 

@@ -21,7 +21,7 @@ pub(crate) const JOBS_BYTES_MAX: usize = 32 << 20;
 /// Trained dictionaries by rule.
 pub(crate) type TrainedOfRules = HashMap<Box<str>, Arc<[Arc<Trained>]>>;
 
-/// What this edge has learned as a client, and its count.
+/// The dictionaries that this edge has learned as a client, and its count.
 pub(crate) type LearnedOfAll = (LearnedStore, Counted);
 
 /// A response that may become a dictionary.
@@ -38,7 +38,7 @@ pub(crate) enum Job {
     Seen(Family, Box<str>, Bytes, Queued),
     /// A delta that a client asked for.
     Delta(Family, Step),
-    /// What this edge learns as a client has changed.
+    /// The dictionaries that this edge learns as a client have changed.
     Learned,
     /// The last one.
     End,

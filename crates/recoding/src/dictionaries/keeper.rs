@@ -28,7 +28,7 @@ pub(crate) struct Keeper {
     learned: LearnedFiles,
     trained_names: Vec<String>,
     looked: Instant,
-    /// When what has expired was dropped.
+    /// The time at which what has expired was dropped.
     dropped: Instant,
     /// Versions in memory that are not on disk yet.
     unsaved: VecDeque<Hash>,
@@ -228,8 +228,8 @@ impl Keeper {
 const DELTAS_AT_ONCE: usize = 4;
 /// Most versions that wait for the disk: a tree of files that a client got at once. 32 bytes each.
 const UNSAVED_MAX: usize = 16 << 10;
-/// How often learned dictionaries that are not fresh any more are dropped. Looking at all of them
-/// takes less than a millisecond.
+/// The interval at which learned dictionaries that are not fresh any more are dropped. Looking at
+/// all of them takes less than a millisecond.
 const DROP_INTERVAL: Duration = Duration::from_mins(1);
-/// How long a new trained dictionary may wait until it is offered.
+/// The time that a new trained dictionary may wait until it is offered.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);

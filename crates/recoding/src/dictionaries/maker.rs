@@ -15,7 +15,7 @@ use super::disk::FolderAt;
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_sys::process;
 
-/// The thread.
+/// The thread that makes dictionaries and deltas.
 pub(crate) struct Maker {
     store: Arc<Mutex<Store>>,
     folder: Arc<FolderAt>,
@@ -138,7 +138,7 @@ impl Maker {
 enum Pass {
     /// Within two seconds of seeing both versions: 0.1 s for two of 4.5 MB.
     Ready,
-    /// When there is nothing else to do.
+    /// The pass for when there is nothing else to do.
     Small,
 }
 
@@ -185,5 +185,6 @@ pub(crate) const WANTED_MAX: usize = 64;
 /// not wait.
 const REFINE_BYTES_MAX: usize = 4 << 20;
 const REFINE_MAX: usize = 64;
-/// How long nothing was wanted before that: a client that gets a whole tree of files needs the CPU.
+/// The time for which nothing was wanted before that: a client that gets a whole tree of files
+/// needs the CPU.
 const REFINE_AFTER: Duration = Duration::from_secs(10);

@@ -41,8 +41,7 @@ pub struct SharedDictionaries {
     trained: Arc<RwLock<TrainedOfRules>>,
     /// Absent until a rule has dictionaries.
     keeping: OnceLock<Keeping>,
-    /// What was last captured at each path: a response with the same validators is not captured
-    /// again.
+    /// The last response captured at each path: one with the same validators is not captured again.
     recent: Mutex<HashMap<u64, u64>>,
     /// Bytes of bodies that wait for the keeper.
     queued_bytes: Arc<AtomicUsize>,
@@ -313,9 +312,9 @@ fn fingerprint(of: &impl std::hash::Hash) -> u64 {
 const MEMORY_PARTS: usize = 4;
 /// Dictionaries that an edge has learned as a client may take an eighth.
 const LEARNED_PARTS: usize = 8;
-/// How long the end of the program waits for the disk.
+/// The time for which the end of the program waits for the disk.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the end of the thread is checked.
+/// The interval at which the end of the thread is checked.
 const FINISH_STEP: Duration = Duration::from_millis(2);
 /// Paths whose validators are remembered: 16 bytes each, and there may be one for each file.
 const RECENT_MAX: usize = 16 << 10;

@@ -65,7 +65,7 @@ enum Head {
     },
 }
 
-/// Where a version was seen.
+/// A sighting of a version.
 #[derive(Debug, Serialize, Deserialize)]
 struct SightingHead {
     rule: Box<str>,
@@ -130,7 +130,7 @@ pub(crate) fn learned_name(file: Hash) -> String {
     format!("{file}.learned")
 }
 
-/// What such a file is named by: the next response with the same pattern takes its place.
+/// Returns the name of such a file: the next response with the same pattern takes its place.
 pub(crate) fn learned_file(origin: &LearnedOrigin, use_as: &UseAs) -> Hash {
     let (rule, host) = origin;
     let texts = [&**rule, &**host, use_as.pattern.as_str()].into_iter();

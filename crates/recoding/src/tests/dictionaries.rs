@@ -148,7 +148,7 @@ fn a_large_delta_is_made_beside_the_path() {
 
 const PER_FILE: &str = "compress_effort = \"small\"\ndictionary = [\"/svn/*/{file}\"]\n";
 
-/// What `{file}` stands for tells files apart, and each has its own history.
+/// The text for `{file}` tells files apart, and each has its own history.
 #[test]
 fn each_file_has_a_dictionary_of_its_own() {
     let scratch = tempfile::tempdir().unwrap();

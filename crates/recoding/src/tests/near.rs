@@ -1,4 +1,5 @@
-//! What an originate rule asks its upstream for, and which responses it decodes.
+//! Tests of an originate rule: the codings that it asks its upstream for, and the responses that it
+//! decodes.
 
 use std::rc::Rc;
 

@@ -156,7 +156,7 @@ fn foreign_decoders_agree() {
     }
 }
 
-/// As the end-to-end tests do: `.ci/run` counts these lines.
+/// Reports a skipped test, as the end-to-end tests do: `.ci/run` counts these lines.
 fn skipped(test: &str, reason: &str) {
     use std::io::Write;
     eprintln!("skipped: {test}: {reason}");

@@ -155,7 +155,7 @@ fn a_peer_that_updates_by_itself_is_not_asked() {
     talk(&mut peer, &mut ours);
 }
 
-/// What the peer requested stays due when our own request is no longer needed.
+/// The answer to the peer's request stays due when our own request is no longer needed.
 #[test]
 fn an_answer_outlives_our_request() {
     for ask_first in [true, false] {

@@ -113,7 +113,7 @@ enum Ours {
     Client(UnbufferedClientConnection),
 }
 
-/// What our end of the handshake needs next.
+/// The next need of our end of the handshake.
 enum Step {
     Again,
     NeedRecord,

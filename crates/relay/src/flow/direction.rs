@@ -1,5 +1,5 @@
 //! The states of one direction of a connection: open, ended by its peer, end passed on. They are as
-//! they are in the form for another process (docs/handover-format.md): another one goes last.
+//! they are in the form for another process (crates/handover/README.md): another one goes last.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,21 +14,21 @@ pub(crate) enum Direction<E> {
     EndPassed(E),
 }
 
-/// How the bytes of an open direction are moved.
+/// The way in which the bytes of an open direction are moved.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum Mode {
     /// By read and write, for few bytes at once.
     Copy,
     /// By splice(2), for many bytes that need no inspection.
     Bulk,
-    /// As [`Mode::Copy`]; the first flight is inspected.
+    /// The bytes are copied; the first flight is inspected.
     Inspect {
         /// A server that chooses TLS compression is not passed on.
         forbid_compression: bool,
     },
 }
 
-/// How a client has ended its stream.
+/// The client's way to end its stream.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum ClientEnd {
     /// By close_notify, without a FIN so far. More bytes may follow, which are never read.
@@ -39,7 +39,7 @@ pub(crate) enum ClientEnd {
     Truncated,
 }
 
-/// When an upstream has ended its stream. It always does so by a FIN.
+/// The moment at which an upstream has ended its stream. It always does so by a FIN.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum UpstreamEnd {
     /// Before the client.
@@ -89,7 +89,7 @@ impl<E: Copy> Direction<E> {
         matches!(self, Self::EndPassed(_))
     }
 
-    /// How the stream ended, if it did.
+    /// Returns the way in which the stream ended, if it did.
     pub(crate) fn how_ended(&self) -> Option<E> {
         match *self {
             Self::Open(_) => None,

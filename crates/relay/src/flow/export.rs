@@ -1,4 +1,4 @@
-//! A flow in a form for another process: docs/handover-format.md describes it.
+//! A flow in a form for another process: crates/handover/README.md describes it.
 
 use eyelet_memory::packed::PackedBytes;
 use eyelet_wire::websocket::{EXPORT_BYTES, FrameReader};
@@ -22,7 +22,7 @@ const PREFACE_BYTES_MAX: usize = 16 + 0xffff;
 /// and tables of at most 4 KiB and 1 KiB.
 pub const STATE_BYTES_MAX: usize = 32 << 10;
 
-/// Why the form is not a flow.
+/// The reason why the form is not a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FlowFault {
     /// More bytes are held than any connection holds.
@@ -56,7 +56,7 @@ pub struct FlowV1<'a> {
     websocket: Option<WebSocketV1>,
 }
 
-/// Where a WebSocket is between its frames: [`FrameReader::export`] of both directions.
+/// The places in a WebSocket's frames: [`FrameReader::export`] of both directions.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 struct WebSocketV1 {
     up: [u8; EXPORT_BYTES],

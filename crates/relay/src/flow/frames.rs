@@ -1,10 +1,10 @@
-//! Where the two directions of a WebSocket are, in the middle of a frame or between two.
+//! The places of a WebSocket's two directions, in the middle of a frame or between two.
 
 use eyelet_wire::websocket::FrameReader;
 
 use crate::ready::{CLIENT, Side};
 
-/// Where both directions are.
+/// The places of both directions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WebSocketFrames {
     /// From the client to the upstream.

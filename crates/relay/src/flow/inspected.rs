@@ -30,8 +30,8 @@ impl Flow {
         }
     }
 
-    /// How many of a side's new bytes may be sent on at once. Bytes that may not pass yet are held
-    /// back. Held-back bytes that may pass now are queued for the other side.
+    /// Returns the number of a side's new bytes that may be sent on at once. Bytes that may not
+    /// pass yet are held back. Held-back bytes that may pass now are queued for the other side.
     ///
     /// # Errors
     /// If none may pass: [`Flow::never`] has the reason.

@@ -73,7 +73,7 @@ struct Kept {
 
 /// The part of a parked connection that the program keeps.
 enum ProgramState {
-    /// That of a connection without an upstream, between two requests.
+    /// The state of a connection without an upstream, between two requests.
     Idle(PackedBytes),
     /// An exchange that rests: its upstream is beside it. It may hold secrets.
     Exchange(WipedBytes),
@@ -100,7 +100,7 @@ pub struct Pending {
     pub preface: Vec<u8>,
     /// The received part of a flight under inspection.
     pub partial_flight: Option<Box<PartialFlight>>,
-    /// Where a WebSocket is.
+    /// The places in a WebSocket's frames.
     pub(crate) frames: WebSocketFrames,
 }
 
@@ -541,7 +541,7 @@ impl Flow {
         }
     }
 
-    /// Why the connection ended, once both directions have.
+    /// Returns the reason why the connection ended, once both directions have.
     pub(crate) fn end_reason(&self) -> Reason {
         match (self.down.how_ended(), self.up.how_ended()) {
             (Some(UpstreamEnd::First), _) => Reason::UpstreamClosed,

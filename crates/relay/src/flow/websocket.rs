@@ -20,7 +20,7 @@ impl Flow {
         self.kind == FlowKind::WebSocket
     }
 
-    /// Where its frames are, if they are followed.
+    /// Returns the places in its frames, if they are followed.
     pub(crate) fn followed(&self) -> Option<WebSocketFrames> {
         self.is_websocket().then(|| self.frames())
     }

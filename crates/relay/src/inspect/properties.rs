@@ -63,7 +63,7 @@ pub fn client_is_inspected(flight: &[u8], cuts: &[u8], sni: Option<&str>) {
     }
 }
 
-/// Where the first handshake record begins, found by code of its own.
+/// Returns the place of the first handshake record, found by code of its own.
 fn first_handshake_record(flight: &[u8]) -> Option<usize> {
     let mut at = 0;
     while *flight.get(at)? != 22 {

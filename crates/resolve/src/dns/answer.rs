@@ -12,7 +12,7 @@ pub const TTL_SECS_MAX: u32 = 24 * 60 * 60;
 /// Most seconds that "no such name" or "no address" is valid: a name that was made or mended counts
 /// soon, whatever the SOA record allows.
 const NEGATIVE_TTL_SECS_MAX: u32 = 5;
-/// How soon DNS is asked again for a name after a query failed.
+/// The time until DNS is asked again for a name after a query failed.
 pub const FAULT_FRESH_MS: u64 = 2_000;
 /// Most aliases followed from a name to its addresses. Sound names have a few. This ends loops.
 const ALIASES_MAX: usize = 16;

@@ -7,23 +7,23 @@ use crate::dns::answer::Answer;
 /// Most addresses kept of a dialled name. An answer of 512 bytes by UDP has about 30, and balancing
 /// one name over more than 64 hosts is done by several names.
 pub const ADDRESSES_MAX: usize = 64;
-/// How long connections to an address that has left its name are used. A deployment that changes
-/// the name and then stops the old host mostly waits longer.
+/// The time for which connections to an address that has left its name are used. A deployment that
+/// changes the name and then stops the old host mostly waits longer.
 const USED_ON_MS: u64 = 5_000;
-/// How long they are used where addresses of the name have come back before: it gives another part
-/// of them each time, and the others are not gone. Within ten minutes a TTL of 60 s brings ten
-/// parts.
+/// The time for which they are used where addresses of the name have come back before: it gives
+/// another part of them each time, and the others are not gone. Within ten minutes a TTL of 60 s
+/// brings ten parts.
 const ROTATING_MS: u64 = 10 * 60 * 1000;
 
 /// The result of a look-up.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// At most [`ADDRESSES_MAX`], IPv6 and IPv4 alternating (RFC 8305 section 4); or why there is
-    /// none.
+    /// The addresses, at most [`ADDRESSES_MAX`], IPv6 and IPv4 alternating (RFC 8305 section 4); or
+    /// why there is none.
     addresses: Result<Box<[IpAddr]>, Box<str>>,
-    /// When DNS has answered, by the steady clock.
+    /// The time at which DNS has answered, by the steady clock.
     pub asked_ms: u64,
-    /// Until when it is valid, by the steady clock.
+    /// The time until which it is valid, by the steady clock.
     pub fresh_until_ms: u64,
     /// The other family's answer is under way.
     pub is_partial: bool,
@@ -91,7 +91,7 @@ impl Found {
         Self { left, rotates, ..self }
     }
 
-    /// Says if DNS has answered the question, and the answer may be kept.
+    /// True if DNS has answered the question, and the answer may be kept.
     pub fn is_answered(&self) -> bool {
         self.is_whole || self.addresses.is_ok()
     }

@@ -123,7 +123,7 @@ fn is_in(answer: &Answer, name: &Name, v6: bool, response: &DnsResponse) {
     }
 }
 
-/// What is kept was said within the history, and is within the limits.
+/// Checks that what is kept was said within the history, and is within the limits.
 fn holds(kept: &Resolved, model: &HashMap<IpAddr, u64>, now_ms: u64) {
     assert!(kept.bytes() <= BYTES_MAX, "{} bytes", kept.bytes());
     let counts = |seen: u64| now_ms - seen <= HISTORY_MS;

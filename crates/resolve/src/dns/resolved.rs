@@ -1,4 +1,4 @@
-//! What is known about a name's addresses, and how the answers of several resolvers are merged.
+//! The known addresses of a name, and the merge of the answers of several resolvers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ const LOGGED_MAX: usize = 8;
 /// second.
 const FRESH_MS_MIN: u64 = 1_000;
 
-/// What is known about a name's addresses of one family.
+/// The known addresses of a name, of one family.
 #[derive(Debug)]
 pub struct Resolved {
     /// Sorted by address, each with the time it was last in an answer.
     addresses: Box<[(IpAddr, u64)]>,
-    /// Until when another query would bring nothing new.
+    /// The time until which another query would bring nothing new.
     fresh_until_ms: u64,
     /// True if every resolver has answered or failed.
     complete: bool,
     /// True if no resolver was asked, because too many others were.
     unasked: bool,
-    /// Why one did not answer.
+    /// The reason why one did not answer.
     fault: Option<Box<str>>,
-    /// What the access log shows.
+    /// The addresses that the access log shows.
     pub logged: Arc<AddressEvidence>,
 }
 
@@ -75,7 +75,7 @@ impl Resolved {
         self.complete
     }
 
-    /// Why one did not answer.
+    /// Returns the reason why one did not answer.
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
@@ -131,7 +131,7 @@ pub fn merge(
     Resolved { addresses, fresh_until_ms, complete, unasked: false, fault, logged }
 }
 
-/// What the answers to one question have said so far.
+/// Returns the addresses that the answers to one question have said so far.
 fn shown(before: Option<&Resolved>, new: &[IpAddr], now_ms: u64) -> Arc<AddressEvidence> {
     let known = before.map_or(&[][..], |before| &before.logged.addresses);
     let mut addresses = known.to_vec();

@@ -23,8 +23,8 @@ use eyelet_config::Dns;
 /// family, whichever comes first, so that balancing mostly sees all of them.
 const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 
-/// How long a family may be late once the other one is in use. It is enough for a second server
-/// after a silent one. Then the look-up ends, so that the name can be asked for again.
+/// The time for which a family may be late once the other one is in use. It is enough for a second
+/// server after a silent one. Then the look-up ends, so that the name can be asked for again.
 const LATE_FAMILY: Duration = Duration::from_secs(3);
 
 /// Looks up names that a worker dials. Set up at the first name.

@@ -29,7 +29,7 @@ impl ScriptedQuery {
         labels.collect::<Vec<_>>().join(".")
     }
 
-    /// Says if there is an OPT record: no other record is additional in a query.
+    /// True if there is an OPT record: no other record is additional in a query.
     pub fn has_edns(&self) -> bool {
         self.bytes[10..HEADER] != [0, 0]
     }

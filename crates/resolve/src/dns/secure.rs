@@ -119,7 +119,7 @@ pub struct SecureServer {
     pub address: SocketAddr,
     name: ServerName<'static>,
     config: Arc<ClientConfig>,
-    /// Of DNS over HTTPS.
+    /// The URL of DNS over HTTPS.
     url: Option<HttpsUrl>,
     /// For the log.
     shown: String,

@@ -21,8 +21,8 @@ use crate::cache;
 use crate::dns::answer::{Answer, Question};
 use crate::dns::secure::SecureServer;
 
-/// How long a server is left out for names that it did not answer. Each question that it misses
-/// extends this, and any answer ends it.
+/// The time for which a server is left out for names that it did not answer. Each question that it
+/// misses extends this, and any answer ends it.
 const SILENT_FOR: Duration = Duration::from_secs(30);
 /// Different names in a row that a server misses before it is left out for all names. One or two
 /// may be lost on the way, or the servers of their zone are slow.
@@ -47,9 +47,9 @@ struct Remembered {
     answers: u64,
     /// The names that it has missed since its last answer, at most [`MISSED_NAMES_MAX`].
     missed: Vec<Name>,
-    /// Until when it is left out for these names, or for all if it has missed so many.
+    /// The time until which it is left out for these names, or for all if it has missed so many.
     silent_until: Option<Instant>,
-    /// Until when it has a probe, and needs no other.
+    /// The time until which it has a probe, and needs no other.
     probed_until: Option<Instant>,
     edns_misses: u8,
 }
@@ -171,7 +171,7 @@ impl DnsServer {
         });
     }
 
-    /// Says if it has not answered lately: for this name, or for several others.
+    /// True if it has not answered lately: for this name, or for several others.
     pub fn is_silent(&self, name: &Name) -> bool {
         self.memory.read(self.address, |known| {
             known.silent_until.is_some_and(|until| Instant::now() < until)
@@ -289,13 +289,13 @@ impl DnsServer {
     }
 }
 
-/// Says if a response may mean that EDNS is unknown: FORMERR (RFC 6891 section 7), or NOTIMP (RFC
+/// True if a response may mean that EDNS is unknown: FORMERR (RFC 6891 section 7), or NOTIMP (RFC
 /// 2671 section 5.3).
 fn refuses_edns(response: &DnsResponse) -> bool {
     matches!(response.response_code, ResponseCode::FormErr | ResponseCode::NotImp)
 }
 
-/// Why a question has no answer, for the log.
+/// Returns the reason why a question has no answer, for the log.
 fn fault(error: &NetError) -> String {
     match error {
         NetError::NoConnections | NetError::Timeout => "no resolver answered".into(),

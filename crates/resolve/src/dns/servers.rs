@@ -14,13 +14,15 @@ use crate::dns::secure::SecureDns;
 use crate::dns::server::{AskedServer, DnsServer, ServerMemory};
 use eyelet_config::{Dns, DnsTransport, NameServer};
 
-/// How long a server is waited for before the next one is asked, too. A server nearby answers from
-/// its cache in a few milliseconds, and asks others in about 100.
+/// The time for which a server is waited for before the next one is asked, too. A server nearby
+/// answers from its cache in a few milliseconds, and asks others in about 100.
 const NEXT_AFTER: Duration = Duration::from_millis(250);
-/// How long an earlier server is preferred to a later one that has addresses. Then it is silent.
+/// The time for which an earlier server is preferred to a later one that has addresses. Then it is
+/// silent.
 const ADDRESSES_AFTER: Duration = Duration::from_secs(1);
-/// How long an earlier server is preferred to a later one that knows no address. It is longer,
-/// because the first of two often knows internal names that the second, a public one, does not.
+/// The time for which an earlier server is preferred to a later one that knows no address. It is
+/// longer, because the first of two often knows internal names that the second, a public one, does
+/// not.
 const NOTHING_AFTER: Duration = Duration::from_secs(2);
 
 /// Servers in the order in which they count, as in resolv.conf(5).
@@ -134,7 +136,7 @@ pub fn name(text: &str) -> Result<Name, String> {
 /// The resolvers to query, and how names are looked up.
 pub struct Configured {
     pub endpoints: Vec<AskedServer>,
-    /// Of the system's resolvers.
+    /// The search list of the system's resolvers.
     pub search: Vec<Name>,
     pub options: ResolverOpts,
 }

@@ -405,9 +405,9 @@ fn covers(wide: &str, narrow: &str) -> bool {
 /// The names that earlier rules have.
 #[derive(Default)]
 struct TakenNames {
-    /// Of rules that take each request.
+    /// The names of rules that take each request.
     whole: Vec<String>,
-    /// Of rules on requests: other rules that read requests may take others.
+    /// The names of rules on requests: other rules that read requests may take others.
     by_request: Vec<String>,
 }
 

@@ -9,8 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use eyelet_config::RunAuthority;
-use eyelet_config::pem::Pem;
 use eyelet_local_ca::{LocalCaError, run_authority};
+use eyelet_pki::pem::Pem;
 use rustls_pki_types::CertificateDer;
 
 use super::p12;
@@ -47,7 +47,7 @@ const ROOTS_BYTES_MAX: u64 = 4 << 20;
 /// The trust of a run. Without minted names it is empty.
 #[derive(Debug, Default)]
 pub struct RunTrust {
-    /// Who signs what is minted.
+    /// The authority that signs what is minted.
     pub authority: Option<RunAuthority>,
     /// Files for the command.
     pub files: Vec<ShownFile>,

@@ -1,4 +1,4 @@
-//! What holds for all messages of the Workload API.
+//! The properties that hold for all messages of the Workload API.
 
 use eyelet_spiffe::message::read;
 

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SocketType, sockopt};
@@ -48,6 +48,26 @@ pub fn connect(to: SocketAddr, source: Option<IpAddr>) -> io::Result<OwnedFd> {
     }
     rustix::net::connect(&fd, &to)?;
     Ok(fd)
+}
+
+/// The address that a UDP socket is connected to.
+///
+/// # Errors
+/// It is another kind of socket, or not connected.
+pub fn peer(socket: impl AsFd) -> io::Result<SocketAddr> {
+    if sockopt::socket_protocol(&socket)? != Some(rustix::net::ipproto::UDP) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let peer = rustix::net::getpeername(socket)?.and_then(|peer| SocketAddr::try_from(peer).ok());
+    peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
+}
+
+/// The number that the kernel gives to an open socket. It is the same in all processes.
+///
+/// # Errors
+/// It is no socket.
+pub fn cookie(socket: impl AsFd) -> io::Result<u64> {
+    Ok(sockopt::socket_cookie(socket)?)
 }
 
 /// A descriptor that is never ready. It stands where a connection has its client's socket, while
@@ -104,6 +124,24 @@ mod tests {
         socket.send(b"z").unwrap();
         let refused = socket.recv(&mut byte).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_socket_is_known_in_all_processes() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = server.local_addr().unwrap();
+        let socket = connect(at, None).unwrap();
+        let copy = socket.try_clone().unwrap();
+        assert_eq!(peer(&copy).unwrap(), at);
+        assert_eq!(cookie(&socket).unwrap(), cookie(&copy).unwrap());
+        assert_ne!(cookie(&socket).unwrap(), cookie(&server).unwrap());
+        let stream = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = std::net::TcpStream::connect(stream.local_addr().unwrap()).unwrap();
+        for other in [server.into(), stream.into(), never_ready().unwrap()] {
+            let other: OwnedFd = other;
+            assert!(peer(&other).is_err());
+        }
+        assert!(cookie(never_ready().unwrap()).is_err());
     }
 
     #[test]

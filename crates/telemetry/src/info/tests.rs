@@ -66,7 +66,7 @@ fn a_list_of_protocols_is_kept_in_few_bytes() {
     assert_eq!(decided.heap_bytes(), 256);
 }
 
-/// That of a connection to this origin for which a certificate was minted.
+/// Returns the info of a connection to this origin for which a certificate was minted.
 fn minted(origin: u32) -> ConnectionInfo {
     let to = SocketAddr::from((Ipv4Addr::from(origin), 443));
     let mut info = info(&format!("{origin}.example"), "192.0.2.1:443");

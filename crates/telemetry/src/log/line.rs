@@ -25,7 +25,7 @@ pub struct Line<'a> {
     pub measured: &'a Measured,
     /// The way in which it ended, or what its rule does with it.
     pub outcome: Outcome,
-    /// Why it ended. `None`: it was decided, and goes on.
+    /// The reason why it ended. `None`: it was decided, and goes on.
     pub reason: Option<&'a Reason>,
     /// The request, if the line is about one.
     pub http: Option<&'a RequestInfo<'a>>,

@@ -22,7 +22,7 @@ pub struct Drain(Arc<Queue>);
 pub struct Batch {
     /// The lines as text.
     pub text: CountedBuffer,
-    /// How many there are.
+    /// The number of lines.
     pub lines: u64,
 }
 

@@ -10,11 +10,11 @@ use serde::{Deserialize, Deserializer};
 /// 2,048 characters, an ALPN list, eight names of a certificate, and escapes.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// What a line says of its connection.
+/// The contents of a line about its connection.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
 pub struct LoggedLine {
-    /// When it began.
+    /// The time of its beginning.
     pub time: String,
     pub id: String,
     /// The name or the address of its listener.
@@ -22,13 +22,13 @@ pub struct LoggedLine {
     /// The client's address, or who it is at a Unix socket in the form of one.
     #[serde(deserialize_with = "client")]
     pub client: Option<SocketAddr>,
-    /// Where it wanted to go.
+    /// The destination that it wanted.
     pub destination: Option<SocketAddr>,
-    /// How it ended.
+    /// The outcome.
     pub outcome: String,
     /// The rule that decided.
     pub rule: Option<String>,
-    /// Why it ended; none if it goes on.
+    /// The reason of its end; none if it goes on.
     pub reason: Option<String>,
     /// The name in the hello.
     pub sni: Option<String>,
@@ -44,11 +44,11 @@ pub struct LoggedLine {
     pub tls_compression: Option<String>,
     /// Evidence for the name.
     pub evidence: Option<LoggedEvidence>,
-    /// Who asked a proxy.
+    /// The client of a proxy.
     pub identity: Option<LoggedRequester>,
 }
 
-/// Who asked a proxy, as a line shows it.
+/// The client of a proxy, as a line shows it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub struct LoggedRequester {
@@ -63,7 +63,7 @@ pub struct LoggedRequester {
 pub struct LoggedEvidence {
     /// True if the destination is an address of the name.
     pub dns_agrees: Option<bool>,
-    /// What the destination showed.
+    /// The certificate that the destination showed.
     pub certificate: Option<LoggedCertificate>,
 }
 
@@ -78,7 +78,7 @@ pub struct LoggedCertificate {
     pub valid: bool,
 }
 
-/// Why a line cannot be read.
+/// The reason why a line cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineFault {
     /// There is another line behind it.

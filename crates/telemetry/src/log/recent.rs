@@ -15,7 +15,7 @@ const BYTES_MAX: usize = 128 << 10;
 pub struct RecentLines {
     /// The newest ones, as the log has them.
     pub lines: VecDeque<String>,
-    /// How many were written beside them and are not kept.
+    /// The number of lines that were written beside them and are not kept.
     pub dropped: u64,
     bytes: usize,
 }

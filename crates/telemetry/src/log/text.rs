@@ -7,10 +7,10 @@ use super::line::{Line, Opening};
 use crate::info::{Outcome, UpstreamName};
 use eyelet_wire::local_peer::LocalPeer;
 
-/// Whether outcomes have colours.
+/// The choice of colours for outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// On a terminal.
+    /// The output is a terminal.
     On,
     /// In a file or a pipe, or with `NO_COLOR`.
     Off,
@@ -136,7 +136,7 @@ mod tests {
         );
     }
 
-    /// What peers say cannot move the cursor, nor begin a line.
+    /// A peer's text cannot move the cursor, nor begin a line.
     #[test]
     fn control_characters_do_not_reach_a_terminal() {
         let decided = Decided { sni: Some("a\x1b[2J\u{9b}31m".into()), ..Decided::default() };

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::named::named;
 
 named! {
-    /// Who can do something about such an end.
+    /// The party that can do something about such an end.
     Party {
         /// The client, or something between it and us.
         Client = "client",
@@ -146,7 +146,7 @@ named! {
     }
 }
 
-/// Where a connection was when it stopped.
+/// The moment at which a connection stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// Nothing of this stage had arrived.
@@ -200,7 +200,7 @@ named! {
 }
 
 impl Limit {
-    /// Who was too slow.
+    /// Returns the party that was too slow.
     pub const fn whose(self) -> Party {
         match self {
             Self::Handshake | Self::Head | Self::Hello | Self::RequestBody | Self::Taking => {
@@ -279,7 +279,7 @@ pub enum Loop {
     ToListener,
 }
 
-/// Why a second hello of a spliced connection may not pass.
+/// The reason why a second hello of a spliced connection may not pass.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SecondHello {
     #[error("malformed second hello: {0}")]
@@ -296,7 +296,7 @@ pub enum SecondHello {
     NotTls(NotTls),
 }
 
-/// Why the bytes of a spliced connection's server may not pass.
+/// The reason why the bytes of a spliced connection's server may not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ServerFault {
     /// It chose TLS compression, which a rule forbids.
@@ -326,7 +326,7 @@ named! {
 }
 
 named! {
-    /// Why the client of a proxy is nobody that rules know.
+    /// The reason why the client of a proxy is nobody that rules know.
     UserLack {
         /// It named nobody, and a rule might take it if it did.
         Missing = "the rules ask for a user",

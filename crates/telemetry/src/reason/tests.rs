@@ -1,7 +1,7 @@
 //! Every reason has its row in docs/access-log.md, with its class and its party.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 
@@ -20,8 +20,8 @@ macro_rules! rows {
     };
 }
 
-// In the order of the table. `…` stands for text that differs between connections. A row that does
-// not begin with a text has examples only.
+// `…` stands for text that differs between connections. A row that does not begin with a text has
+// examples only.
 rows! {
     Reason::Complete => "`complete`",
     Reason::Answered => "`answered by Eyelet`",
@@ -142,7 +142,7 @@ fn malformed() -> Malformed {
     Malformed { at: 4, why: eyelet_wire::hello::Fault::EmptyRecord }
 }
 
-/// At least one for each row.
+/// Returns at least one reason for each row.
 fn examples() -> Vec<Reason> {
     [plain_examples(), detailed_examples(), grouped_examples()].concat()
 }
@@ -291,33 +291,36 @@ fn grouped_examples() -> Vec<Reason> {
     all
 }
 
-/// The rows of the table under the heading `Reasons`: text, class, party.
-fn documented() -> Vec<[String; 3]> {
+/// The table under the heading `Reasons`: class and party by text. A row may have several texts.
+fn documented() -> BTreeMap<&'static str, [&'static str; 2]> {
     let page = include_str!("../../../../docs/access-log.md");
     let section = page.split("\n## Reasons\n").nth(1).unwrap();
     let section = section.split("\n## ").next().unwrap();
-    let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);
-    rows.map(|line| {
+    let mut found = BTreeMap::new();
+    for line in section.lines().filter(|line| line.starts_with('|')).skip(2) {
         let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
-        assert_eq!(cells.len(), 4, "reason | class | whose | what to do: {line}");
-        [0, 1, 2].map(|n| cells[n].to_owned())
-    })
-    .collect()
+        let [texts, class, whose, _] = cells[..] else {
+            panic!("reason | class | whose | what to do: {line}");
+        };
+        for text in texts.split("; ") {
+            assert_eq!(found.insert(text, [class, whose]), None, "{text} is there twice");
+        }
+    }
+    found
 }
 
 #[test]
 fn every_reason_is_documented_with_its_class_and_party() {
     let documented = documented();
-    let in_docs: Vec<&str> = documented.iter().map(|[text, ..]| &**text).collect();
-    assert_eq!(in_docs, ROWS, "docs/access-log.md and rows! differ");
+    let in_docs: BTreeSet<&str> = documented.keys().copied().collect();
+    let in_code: BTreeSet<&str> = ROWS.iter().copied().collect();
+    assert_eq!(in_docs, in_code, "docs/access-log.md and rows! differ");
     let mut seen = BTreeSet::new();
     for reason in examples() {
         let row = row(&reason);
         seen.insert(row);
-        let at = ROWS.iter().position(|other| *other == row).unwrap();
-        let [_, class, whose] = &documented[at];
-        let is = (reason.class().name(), reason.whose().name());
-        assert_eq!((&**class, &**whose), is, "{row}: {reason:?}");
+        let is = [reason.class().name(), reason.whose().name()];
+        assert_eq!(documented[row], is, "{row}: {reason:?}");
     }
     let missing: Vec<_> = ROWS.iter().filter(|row| !seen.contains(*row)).collect();
     assert!(missing.is_empty(), "no example of {missing:?}");

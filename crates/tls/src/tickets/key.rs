@@ -22,7 +22,7 @@ pub(super) const EXPORTED_BYTES: usize = 8 + 4 + 1 + SECRET_BYTES;
 /// open. `session.rs` notices when rustls changes its encoding; then this gets another number.
 const SESSION_FORM: u8 = 1;
 
-/// Where a key comes from. Of two keys for one period, the one from the current source seals.
+/// The origin of a key. Of two keys for one period, the one from the current source seals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// This process made it.
@@ -58,7 +58,7 @@ pub(super) struct Key {
     /// AES-GCM-SIV, because the nonces are random: a repeated one reveals only whether two sessions
     /// are equal. The library wipes it.
     aead: RandomizedNonceKey,
-    /// When it is out of date by the steady clock.
+    /// The time at which it is out of date by the steady clock.
     steady_end: Instant,
 }
 
@@ -155,7 +155,7 @@ impl Key {
     }
 }
 
-/// When the last ticket of a key is out of date.
+/// Returns the time at which the last ticket of a key is out of date.
 fn end(start: u64, period_secs: u32) -> u64 {
     start.saturating_add(2 * u64::from(period_secs))
 }

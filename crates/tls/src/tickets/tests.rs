@@ -22,7 +22,7 @@ impl Edge {
         Self { keys: TicketKeys::new(Duration::from_secs(HOUR)), begun: Instant::now() }
     }
 
-    /// So many seconds after `BEGIN` by both clocks.
+    /// Returns the time so many seconds after `BEGIN` by both clocks.
     fn at(&self, secs: u64) -> Now {
         Now { unix_secs: BEGIN + secs, steady: self.begun + Duration::from_secs(secs) }
     }

@@ -1,10 +1,10 @@
-//! Who may sign the certificates of clients, and which of these are revoked. Their files may
-//! change.
+//! The authorities that may sign the certificates of clients, and those of these that are revoked.
+//! Their files may change.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use eyelet_config::crl::Revocations;
+use eyelet_pki::crl::Revocations;
 use eyelet_sys::file::Stamp;
 use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
@@ -27,7 +27,7 @@ pub struct ClientFiles {
     pub accepts_expired: bool,
 }
 
-/// Who may sign the certificates of clients.
+/// The authorities that may sign the certificates of clients.
 pub struct Authorities {
     files: ClientFiles,
     roots: Arc<RootCertStore>,

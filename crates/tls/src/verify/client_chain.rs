@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use eyelet_config::crl::Revocations;
+use eyelet_pki::crl::Revocations;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{

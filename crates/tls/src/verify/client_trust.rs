@@ -1,4 +1,4 @@
-//! Who verifies the clients of a rule: authorities with their revocation lists, or the bundles of
+//! The verifiers of a rule's clients: authorities with their revocation lists, or the bundles of
 //! trust domains.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::verify::authorities::{Authorities, ClientFiles};
 use crate::verify::spiffe_verifier::SpiffeVerifier;
 use crate::workload::Workload;
 
-/// Who verifies the clients of a rule.
+/// The verifier of a rule's clients.
 #[derive(Clone)]
 pub enum ClientTrust {
     /// Those of `client_ca`, with the lists of `client_crl`.

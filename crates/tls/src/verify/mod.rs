@@ -1,5 +1,5 @@
-//! Who verifies the certificates of clients and upstreams: authorities with their revocation lists,
-//! or the bundles of trust domains.
+//! The verifiers of the certificates of clients and upstreams: authorities with their revocation
+//! lists, or the bundles of trust domains.
 
 pub mod authorities;
 pub mod client_chain;

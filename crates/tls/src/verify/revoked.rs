@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use eyelet_config::certificate;
-use eyelet_config::crl::{RevocationFault, Revocations};
+use eyelet_pki::certificate;
+use eyelet_pki::crl::{RevocationFault, Revocations};
 use eyelet_sys::file::Stamp;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};

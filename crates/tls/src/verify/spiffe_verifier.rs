@@ -14,8 +14,8 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use eyelet_config::spiffe::id::{SpiffeId, SpiffePattern, TrustDomain};
-use eyelet_config::spiffe::svid::{self, SvidFault};
+use eyelet_pki::spiffe::id::{SpiffeId, SpiffePattern, TrustDomain};
+use eyelet_pki::spiffe::svid::{self, SvidFault};
 
 use crate::provider::PROVIDER;
 use crate::verify::client_chain;

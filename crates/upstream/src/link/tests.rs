@@ -291,7 +291,7 @@ fn a_wanted_ping_wakes_the_task() {
     assert!(pair.link.wants_ping && woken.0.load(Ordering::Relaxed));
 }
 
-/// What has arrived is taken first. Then each stream has its own end.
+/// The arrived messages are taken first. Then each stream has its own end.
 #[test]
 fn ends_follow_what_has_arrived() {
     let mut pair = Pair::new();
@@ -349,7 +349,7 @@ fn frames_may_arrive_in_any_pieces() {
     }
 }
 
-/// Who waits for the first stream of a new connection waits no longer once GOAWAY has come:
+/// Those who wait for the first stream of a new connection wait no longer once GOAWAY has come:
 /// together with SETTINGS, or behind some that allow no stream.
 #[test]
 fn a_connection_that_takes_no_stream_is_not_waited_for() {

@@ -38,7 +38,7 @@ pub struct TlsSocket {
     opened: BytesMut,
     /// Sealed, and not sent.
     sealed_out: BytesMut,
-    /// Why nothing more can be opened.
+    /// The reason why nothing more can be opened.
     failure: Option<OpenFailure>,
     /// rustls' end, until data has come: it gets copies of the records before, for the tickets in
     /// them.
@@ -56,7 +56,7 @@ pub struct RestingTls {
     pub info: Option<Arc<UpstreamTlsInfo>>,
 }
 
-/// Why a handshake with an upstream failed.
+/// The reason why a handshake with an upstream failed.
 #[derive(Debug, Error)]
 pub enum ShakeError {
     /// The upstream, or what it showed.
@@ -73,7 +73,7 @@ pub enum ShakeError {
     Handover,
 }
 
-/// Why a connection ended that had begun: the source of an [`io::Error`].
+/// The reason why a connection ended that had begun: the source of an [`io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TlsFailure {
     /// The upstream sent this alert.

@@ -4,7 +4,8 @@
 use super::peek::{NotTls, Peek};
 use crate::record::{HANDSHAKE, VERSION_MAJOR};
 
-/// How other protocols begin. At most 8 bytes each: the first 8 bytes of a client must decide.
+/// The beginnings of other protocols. At most 8 bytes each: the first 8 bytes of a client must
+/// decide.
 const PREFIXES: &[(&[u8], NotTls)] = &[
     (b"GET ", NotTls::Http),
     (b"POST ", NotTls::Http),

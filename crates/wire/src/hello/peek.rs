@@ -24,7 +24,7 @@ pub enum Peek<'a> {
     Malformed(Malformed),
 }
 
-/// Why the first bytes are not a TLS handshake record.
+/// The reason why the first bytes are not a TLS handshake record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotTls {
     /// An HTTP/1 request line, or the HTTP/2 preface.

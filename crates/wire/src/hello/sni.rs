@@ -21,8 +21,8 @@ pub const HOST_NAME_BYTES_MAX: usize = 253;
 /// Longest label (RFC 1035 2.3.4).
 pub const LABEL_BYTES_MAX: usize = 63;
 
-/// What a hello says about the server's name. The three cases must never be confused: a rule for
-/// hellos without a name must not catch a broken one.
+/// The server's name in a hello. The three cases must never be confused: a rule for hellos without
+/// a name must not catch a broken one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sni<'a> {
     /// There is no `server_name` extension.
@@ -42,8 +42,8 @@ pub struct HostName {
     len: u8,
 }
 
-/// Why a `server_name` extension gives no name. The faults are looked for in this order, so that a
-/// name always gets the same reason.
+/// The reason why a `server_name` extension gives no name. The faults are looked for in this order,
+/// so that a name always gets the same reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SniFault {
     /// The list, an item's length or its name runs past the end of the extension.

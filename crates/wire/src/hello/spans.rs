@@ -1,4 +1,4 @@
-//! Where the parts of a ClientHello lie, and numbers that framing and reading share.
+//! The places of the parts of a ClientHello, and numbers that framing and reading share.
 
 use crate::cursor::Span;
 
@@ -9,7 +9,7 @@ pub(super) const RANDOM_LEN: usize = 32;
 pub(crate) const ALPN: u16 = 16;
 pub(super) const KEY_SHARE: u16 = 51;
 
-/// Where the parts of a hello lie.
+/// The places of the parts of a hello.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Parts {
     pub(super) legacy_version: u16,

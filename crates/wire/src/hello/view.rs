@@ -47,7 +47,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// Whether this cipher suite, group, extension, version or signature scheme is a GREASE value,
+/// True if this cipher suite, group, extension, version or signature scheme is a GREASE value,
 /// which clients add to keep servers tolerant (RFC 8701): `0x?A?A` with equal bytes.
 pub const fn is_grease(value: u16) -> bool {
     let [high, low] = value.to_be_bytes();
@@ -177,7 +177,7 @@ impl<'a> Hello<'a> {
         self.parts.compression_methods.of(&self.message).iter().copied()
     }
 
-    /// Whether the client offers TLS compression, which makes CRIME possible.
+    /// True if the client offers TLS compression, which makes CRIME possible.
     pub fn offers_compression(&self) -> bool {
         self.compression_methods().any(|method| method != 0)
     }
@@ -192,24 +192,24 @@ impl<'a> Hello<'a> {
         })
     }
 
-    /// Whether there is an `encrypted_client_hello` extension (RFC 9849). Only the right server can
+    /// True if there is an `encrypted_client_hello` extension (RFC 9849). Only the right server can
     /// tell a real one from GREASE.
     pub const fn has_ech(&self) -> bool {
         self.parts.ech
     }
 
-    /// Whether the client offers a TLS 1.2 session ticket: a `session_ticket` extension that is not
+    /// True if the client offers a TLS 1.2 session ticket: a `session_ticket` extension that is not
     /// empty (RFC 5077 3.2).
     pub const fn has_session_ticket(&self) -> bool {
         self.parts.session_ticket
     }
 
-    /// Whether the client offers a pre-shared key, as it does to resume in TLS 1.3.
+    /// True if the client offers a pre-shared key, as it does to resume in TLS 1.3.
     pub const fn has_psk(&self) -> bool {
         self.parts.psk
     }
 
-    /// Whether the client sends early data.
+    /// True if the client sends early data.
     pub const fn has_early_data(&self) -> bool {
         self.parts.early_data
     }

@@ -7,11 +7,11 @@ use core::net::SocketAddr;
 pub struct ProxyHeader {
     /// Bytes of the header. The client's first byte follows.
     pub len: usize,
-    /// What it says.
+    /// The command.
     pub command: Command,
 }
 
-/// Whose addresses a PROXY header gives.
+/// The kind of the addresses that a PROXY header gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// No client: the addresses are those of the connection itself. `LOCAL` in version 2, `UNKNOWN`

@@ -38,7 +38,7 @@ pub enum ProxyPeek {
     Header(ProxyHeader),
 }
 
-/// What is wrong with a PROXY header. Always the fault of the sending proxy.
+/// The fault of a PROXY header. Always the fault of the sending proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyFault {
     /// Version 1: no CR LF within 107 bytes.

@@ -25,7 +25,7 @@ const VALUE_BYTES_MAX: usize = 256;
 pub const V2_WRITTEN_BYTES_MAX: usize =
     V2_HEADER_LEN + 36 + 5 * VALUE_BYTES_MAX + 5 + 6 * TLV_HEADER_LEN;
 
-/// What an upstream learns besides the addresses.
+/// The facts that an upstream learns besides the addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tlvs<'a> {
     /// The application protocol negotiated with the client.

@@ -84,6 +84,11 @@ impl CryptoStream {
         self.bytes.capacity() + self.pieces.capacity() * size_of::<Range<usize>>()
     }
 
+    /// All that has arrived, if no byte before its end is missing.
+    pub fn without_gap(&self) -> Option<&[u8]> {
+        (self.whole().len() == self.bytes.len()).then_some(&self.bytes)
+    }
+
     /// The bytes before the first gap.
     fn whole(&self) -> &[u8] {
         match self.pieces.first() {

@@ -9,7 +9,7 @@ use rustls::{Error, PeerIncompatible};
 use std::string::String;
 use std::vec::Vec;
 
-/// How rustls reads the bytes.
+/// The reading of the bytes by rustls.
 #[derive(Debug, PartialEq)]
 pub enum Theirs {
     NeedMore,

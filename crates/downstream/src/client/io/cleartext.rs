@@ -1,5 +1,5 @@
-//! The same stream for a client without TLS: what is read is the plaintext, and what is written is
-//! sent as it is.
+//! The stream of a client without TLS: what is read is the plaintext, and what is written is sent
+//! as it is.
 
 use std::cell::Cell;
 use std::rc::Rc;

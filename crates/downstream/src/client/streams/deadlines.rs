@@ -36,7 +36,7 @@ impl Streams {
 
     // The connection's task.
 
-    /// When [`Streams::expire`] may have something to do.
+    /// Returns the time at which [`Streams::expire`] may have something to do.
     pub fn due_ms(&self) -> u64 {
         let state = self.state.borrow();
         let of_h2 = state.mux.h2.due_ms().filter(|_| !state.has_client_ended);

@@ -24,7 +24,7 @@ const WIDE_STREAMS_MAX: usize = (CONNECTION_WINDOW_BYTES / 2 / WIDE_WINDOW_BYTES
 
 /// The rest of a response's body, which the task of the connection reads.
 pub struct LentBody<'a> {
-    /// Where it comes from.
+    /// The socket from which it comes.
     pub socket: &'a Plain,
     /// Its bytes.
     pub left: u64,

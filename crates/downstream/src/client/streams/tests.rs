@@ -33,7 +33,7 @@ impl Pair {
         Self::with(H2Limits::default())
     }
 
-    /// With these limits of the server.
+    /// A pair with these limits of the server.
     fn with(limits: H2Limits) -> Self {
         let (mut up, mut down) = (Vec::new(), Vec::new());
         let client = H2Connection::client(H2Limits::default(), 0, &mut up);
@@ -169,7 +169,7 @@ fn what_streams_hold_is_counted_until_they_end() {
     assert!(held <= 4 << 10, "{held}");
 }
 
-/// What came before a cut is passed on, behind its head and before the reset.
+/// The bytes before a cut are passed on, behind their head and before the reset.
 #[test]
 fn a_cut_comes_behind_what_was_queued() {
     let mut pair = Pair::new();

@@ -33,7 +33,7 @@ pub fn last_for_upstream(form: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Where the frames of a WebSocket's client, and those of its upstream, are whole so far.
+/// Tells if the frames of a WebSocket's client, and those of its upstream, are whole so far.
 fn is_between_frames(state: &RestingState) -> Option<[bool; 2]> {
     let (frames, ended) = match state {
         RestingState::WebSocket(RestingWebSocket { frames, ended, .. }) => (frames, *ended),

@@ -1,5 +1,5 @@
 //! An upstream connection on which exchanges rest that share it, in the form in which it moves to
-//! another process. docs/handover-format.md describes the form.
+//! another process. crates/handover/README.md describes the form.
 
 use eyelet_h2::ParkedConnection;
 use eyelet_upstream::http2::DetachedConnection;

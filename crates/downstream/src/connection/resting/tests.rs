@@ -247,7 +247,7 @@ fn a_websocket_has_one_form() {
     }
 }
 
-/// Whose side of a WebSocket has ended.
+/// The side of a WebSocket that has ended.
 const ENDED: [Option<EndedSide>; 3] = [None, Some(EndedSide::Client), Some(EndedSide::Upstream)];
 
 fn websocket(frames: [FrameReader; 2], passed: u64, ended: Option<EndedSide>) -> RestingExchange {

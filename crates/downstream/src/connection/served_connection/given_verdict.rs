@@ -3,7 +3,7 @@
 use eyelet_hold::{HoldDecision, HoldKey};
 use eyelet_telemetry::held::{HeldBy, HeldInfo, HeldVerdict};
 
-/// What a request has that was held while its connection was parked.
+/// A request that was held while its connection was parked: its question and its verdict.
 pub struct GivenVerdict {
     /// The question.
     pub key: HoldKey,

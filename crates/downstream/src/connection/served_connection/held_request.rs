@@ -19,9 +19,9 @@ const HTTPS: u16 = 443;
 
 /// A request that a hold rule takes.
 pub struct HeldRuling {
-    /// What serves it, if that is another rule than its connection's.
+    /// The server of the request, if another rule than its connection's takes it.
     pub by: Option<Rc<ServedConnection>>,
-    /// What is asked. `None`: its path is too long for that.
+    /// The question about it. `None`: its path is too long for that.
     pub key: Option<HoldKey>,
 }
 
@@ -39,7 +39,8 @@ impl ServedConnection {
         self.route.as_ref().is_some_and(Route::asks_about_requests)
     }
 
-    /// What is asked about a request that its rule takes. `None`: its path is too long for that.
+    /// Returns the question about a request that its rule takes. `None`: its path is too long for
+    /// that.
     pub(super) fn question(&self, request: &request::Parts, method: &str) -> Option<HoldKey> {
         let decided = &self.info.decided;
         let rule = decided.rule.map(|rule| decided.labels.rule(rule)).unwrap_or_default();
@@ -48,7 +49,8 @@ impl ServedConnection {
         Some(HoldKey { rule: rule.into(), name, port, request })
     }
 
-    /// Whom the request is for: the destination that is dialled, or the name that TLS was for.
+    /// Returns the target of the request: the destination that is dialled, or the name that TLS was
+    /// for.
     fn asked_target(&self, request: &request::Parts) -> (Box<str>, u16) {
         let decided = &self.info.decided;
         let ip_text = |ip: IpAddr| ip.to_canonical().to_string().into();

@@ -31,7 +31,7 @@ pub struct Record {
     /// earlier, they count from the request's head.
     upstream_ms: Option<u64>,
     pub(crate) coded: Coded,
-    /// Why the exchange ended.
+    /// The reason why the exchange ended.
     pub reason: Reason,
     /// The client did not get a whole response of the upstream.
     pub failed: bool,
@@ -40,7 +40,7 @@ pub struct Record {
     upstream_tls: Option<Arc<UpstreamTlsInfo>>,
     pub(crate) bytes_to_upstream: u64,
     pub(crate) bytes_to_client: u64,
-    /// If it was held: who has decided.
+    /// The decision about it, if it was held.
     held: Option<HeldInfo>,
     /// Boxed: few exchanges are traced, and all pay for the size.
     trace: Option<Box<ExchangeTrace>>,

@@ -205,7 +205,7 @@ impl Shaking {
     }
 }
 
-/// Why the wait for a ticket ended without one.
+/// The reason why the wait for a ticket ended without one.
 enum Waited {
     /// A wait did.
     Stopped(WaitError),

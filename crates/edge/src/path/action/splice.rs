@@ -108,7 +108,8 @@ fn pass_behind(connection: &Active<'_>, flow: &mut Flow, behind: &[u8]) -> Resul
     Ok(())
 }
 
-/// Whom the rule dials for a connection. `None`: it has no such destination or name.
+/// Returns the target that the rule dials for a connection. `None`: it has no such destination or
+/// name.
 pub fn target<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget<'a>> {
     match &rule.upstream {
         SpliceUpstream::HostPort(host_port) if rule.is_guarded => {
@@ -124,8 +125,9 @@ pub fn target<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget<
     }
 }
 
-/// Where the client meant to go. A destination that somebody chose freely is guarded as a name is.
-/// One of the kernel is not: the client's packets were routed there before they were intercepted.
+/// Returns the address to which the client meant to go. A destination that somebody chose freely is
+/// guarded as a name is. One of the kernel is not: the client's packets were routed there before
+/// they were intercepted.
 fn destination<'a>(info: &ConnectionInfo, rule: &'a Splice) -> Option<DialTarget<'a>> {
     let guard = Guard { allow: &rule.upstream_allow };
     match (info.decided.destination, info.decided.is_chosen()) {

@@ -133,7 +133,7 @@ fn give_up(connection: &Active<'_>, failure: HandshakeFailure) -> End {
     failure.end
 }
 
-/// Whether a handshake that ended so has failed. The edge itself cuts one where it drains, where an
+/// True if a handshake that ended so has failed. The edge itself cuts one where it drains, where an
 /// operator says so, and where memory is short.
 fn is_failure(reason: &Reason) -> bool {
     !matches!(reason.class(), Class::Drained | Class::Ended | Class::Shed)
@@ -232,7 +232,7 @@ async fn hold(
     }
 }
 
-/// Whether the upstream accepts no connection, which may change.
+/// True if the upstream accepts no connection, which may change.
 fn is_down(dialled: &Result<usize, End>) -> bool {
     let reason = dialled.as_ref().err().map(|end| &end.reason);
     matches!(reason, Some(Reason::Io(Peer::Upstream, _) | Reason::NoLocalPort(_)))

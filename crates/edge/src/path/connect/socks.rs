@@ -13,7 +13,7 @@ use eyelet_memory::budget::CountedBuffer;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason, Stage, When};
 
-/// Says if the first byte is one of SOCKS 5.
+/// True if the first byte is one of SOCKS 5.
 pub fn is_begun(raw: &[u8]) -> bool {
     raw.first() == Some(&socks::VERSION)
 }

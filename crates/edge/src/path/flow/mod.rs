@@ -29,6 +29,8 @@ use crate::snapshot::edge::Edge;
 
 mod reading;
 
+pub use reading::import_guard;
+
 /// The time in which a client sends its whole hello. It has sent the first part, and it repeats
 /// what is lost after a second at most.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(3);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use eyelet_engine::worker::Handle;
-use eyelet_engine::worker::flow_state::{DatagramGuard, GuardTurn};
+use eyelet_engine::worker::flow_state::guard::{DatagramGuard, GuardTurn};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_quic::{InitialRead, InitialReader, crypto_error, refusal};
@@ -94,28 +94,9 @@ impl FlowReading {
     }
 
     /// The guard of the flow's datagrams, and how many of those that wait it has seen.
-    pub fn guard(&mut self, budget: &Arc<Budget>) -> (Option<DatagramGuard>, usize) {
-        let Some(mut reader) = self.reader.take() else { return (None, self.seen) };
-        let held =
-            |reader: &InitialReader| size_of::<InitialReader>() + reader.held_bytes() + KEYS_BYTES;
-        let mut counted = Counted::of(budget, Account::Received, held(&reader));
-        let guard = move |datagram: &[u8], server_id: Option<&[u8]>| {
-            if let Some(id) = server_id {
-                reader.note_server_id(id);
-            }
-            let read = reader.feed(datagram);
-            counted.set(held(&reader));
-            match read {
-                InitialRead::Fault(QuicFault::OtherName) => {
-                    GuardTurn::Ends(Reason::MalformedQuic(QuicFault::OtherName))
-                }
-                InitialRead::Fault(_) => GuardTurn::Drops,
-                InitialRead::NeedMore | InitialRead::Known | InitialRead::Hello(_) => {
-                    GuardTurn::Passes
-                }
-            }
-        };
-        (Some(Box::new(guard)), self.seen)
+    pub fn guard(&mut self, budget: &Arc<Budget>) -> (Option<Box<dyn DatagramGuard>>, usize) {
+        let guard = self.reader.take().map(|reader| ReadingGuard::boxed(reader, budget));
+        (guard, self.seen)
     }
 
     /// The datagram that ends the client's connection. Empty: it gets none.
@@ -132,6 +113,55 @@ impl FlowReading {
             return Vec::new();
         };
         refusal(reader.version(), reader.client_dcid(), client_id, code).unwrap_or_default()
+    }
+}
+
+/// The guard of a flow from another process. `None`: its bytes are of no reader.
+pub fn import_guard(
+    bytes: &[u8],
+    hello_bytes_max: usize,
+    budget: &Arc<Budget>,
+) -> Option<Box<dyn DatagramGuard>> {
+    // A hello that has passed may be longer than the newest limit.
+    let reader = InitialReader::import(bytes, hello_bytes_max.max(bytes.len()))?;
+    Some(ReadingGuard::boxed(reader, budget))
+}
+
+/// Reads what a client sends after the decision, as long as that may have a hello.
+struct ReadingGuard {
+    reader: InitialReader,
+    counted: Counted,
+}
+
+impl ReadingGuard {
+    fn boxed(reader: InitialReader, budget: &Arc<Budget>) -> Box<dyn DatagramGuard> {
+        let counted = Counted::of(budget, Account::Received, held(&reader));
+        Box::new(Self { reader, counted })
+    }
+}
+
+fn held(reader: &InitialReader) -> usize {
+    size_of::<ReadingGuard>() + reader.held_bytes() + KEYS_BYTES
+}
+
+impl DatagramGuard for ReadingGuard {
+    fn read(&mut self, datagram: &[u8], server_id: Option<&[u8]>) -> GuardTurn {
+        if let Some(id) = server_id {
+            self.reader.note_server_id(id);
+        }
+        let read = self.reader.feed(datagram);
+        self.counted.set(held(&self.reader));
+        match read {
+            InitialRead::Fault(QuicFault::OtherName) => {
+                GuardTurn::Ends(Reason::MalformedQuic(QuicFault::OtherName))
+            }
+            InitialRead::Fault(_) => GuardTurn::Drops,
+            InitialRead::NeedMore | InitialRead::Known | InitialRead::Hello(_) => GuardTurn::Passes,
+        }
+    }
+
+    fn export(&self) -> Option<Vec<u8>> {
+        self.reader.export()
     }
 }
 

@@ -10,10 +10,10 @@ use eyelet_tls::server::TrafficSecrets;
 
 use super::incoming::BadRecord;
 
-/// When a client leaves, or is cut.
+/// The moment at which a client leaves, or is cut.
 pub const SHAKING: When = When::During(Stage::Handshake);
 
-/// Why a handshake cannot go on.
+/// The reason why a handshake cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// rustls says so.
@@ -78,7 +78,8 @@ pub fn end(failure: &HandshakeError) -> End {
     })
 }
 
-/// Whose fault an error of rustls is. A client can cause the errors of the first four arms only.
+/// Returns whose fault an error of rustls is. A client can cause the errors of the first four arms
+/// only.
 fn fault(error: &Error) -> HandshakeFault {
     match error {
         Error::AlertReceived(alert) => HandshakeFault::Alert(u8::from(*alert)),

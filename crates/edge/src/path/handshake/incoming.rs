@@ -15,7 +15,7 @@ const SUPPORTED_GROUPS: u16 = 10;
 const SIGNATURE_ALGORITHMS: u16 = 13;
 const KEY_SHARE: u16 = 51;
 
-/// What to do with the next record.
+/// The step for the next record.
 #[derive(Debug, PartialEq)]
 pub enum Next {
     /// It is not complete.
@@ -26,7 +26,8 @@ pub enum Next {
     Refused(BadRecord),
 }
 
-/// Why a record of the client may not come. rustls has no alert for it, or a different one.
+/// The reason why a record of the client may not come. rustls has no alert for it, or a different
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecord {
     /// RFC 8446 section 5, RFC 5246 section 6.

@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use eyelet_handover::CERTIFICATE_BYTES_MAX;
 use eyelet_record::{Keys, Role, Session, Suite};
 use eyelet_sys::epoll::Events;
 
-use super::format::CERTIFICATE_BYTES_MAX;
 use super::*;
 use crate::departure::BATCH_DESCRIPTORS_MAX;
 use crate::iteration::accept::Accepting;
@@ -22,9 +22,6 @@ use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::Terminated;
 use eyelet_relay::{Flow, Relay};
 use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
-
-mod format;
-mod members;
 
 /// The edge's sockets of a connection, and its two peers.
 fn sockets() -> ((OwnedFd, OwnedFd), UnixStream, UnixStream) {
@@ -226,7 +223,7 @@ fn a_process_without_room_refuses_and_the_old_one_takes_it_back() {
     drop(far_client);
 }
 
-/// What is held counts from the slot to the next slot, also in between.
+/// Held bytes count from the slot to the next slot, also in between.
 #[test]
 fn held_bytes_count_while_they_are_outside_of_a_worker() {
     let old = worker();
@@ -364,7 +361,7 @@ fn a_connection_with_a_state_leaves_with_it() {
     assert_eq!(moved.state().map(PackedBytes::whole), Some(vec![7; STATE_BYTES]));
 }
 
-/// What the importer would not read does not leave.
+/// A state that the importer would not read does not leave.
 #[test]
 fn a_state_that_is_too_long_stays() {
     let old = worker();

@@ -43,7 +43,7 @@ fn take_in(
     }
 }
 
-/// So many parts have come, as they should.
+/// Returns a group of which so many parts have come, as they should.
 fn begun(count: u16, room: &Arc<Process>) -> Option<IncomingGroup> {
     let mut incoming = None;
     for at in 0..count {

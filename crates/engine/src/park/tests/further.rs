@@ -22,7 +22,7 @@ use crate::testing::{SETTINGS, worker_with};
 use crate::worker::WaitError;
 use eyelet_relay::KeptExchanges;
 
-/// What the programs of all workers have heard.
+/// The events that the programs of all workers have heard.
 #[derive(Default)]
 pub(super) struct Heard {
     /// By connection and stream.
@@ -352,7 +352,7 @@ fn a_record_that_ends_it_ends_its_streams() {
     }
 }
 
-/// Where memory is short, an end frees what a connection has and takes nothing for it.
+/// An end frees what a connection has where memory is short, and takes nothing for it.
 #[test]
 fn an_end_takes_no_memory() {
     type Act = fn(&Rc<Worker>, Key);
@@ -410,7 +410,7 @@ fn a_deadline_waits_for_memory() {
     assert_eq!(heard.wakes.get(), 1);
 }
 
-/// What it serves knows since when nothing has moved: the program goes on with it.
+/// The program knows since when nothing has moved, and goes on with that.
 #[test]
 fn its_deadline_wakes_it() {
     let heard = Rc::new(Heard::default());
@@ -421,7 +421,7 @@ fn its_deadline_wakes_it() {
     assert!(worker.table.borrow_mut().slot(key).is_some());
 }
 
-/// So does its client's end, however it comes.
+/// The end of its client wakes it, too, however it comes.
 #[test]
 fn its_clients_end_wakes_it() {
     for says in [true, false] {
@@ -439,7 +439,7 @@ fn its_clients_end_wakes_it() {
     }
 }
 
-/// What an act needs that begins tasks.
+/// Runs an act that begins tasks in a runtime.
 pub(super) fn within(act: impl FnOnce()) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -547,7 +547,7 @@ fn its_sockets_go_along() {
     check_empty(&new);
 }
 
-/// As many as a batch has left; the next one begins with what did not fit.
+/// A batch takes as many sockets as it has left; the next one begins with what did not fit.
 #[test]
 fn a_batch_has_no_more_sockets_than_it_may() {
     let old = worker();

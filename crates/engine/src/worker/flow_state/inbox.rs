@@ -1,9 +1,15 @@
-//! Datagrams that one worker receives for a flow of another one: the kernel chooses a socket by the
-//! client's address, so that a client that moves may come to another worker.
+//! The inboxes of workers: datagrams that another one has received, because the kernel chooses a
+//! socket by the client's address, and a client may have moved; and flows of an earlier process.
 
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use eyelet_flows::peer::Peer;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Datagrams that wait for a worker: what a client sends at once after it has moved, 16 times. More
@@ -23,20 +29,61 @@ pub struct HandedDatagram {
     pub(crate) ecn: u8,
 }
 
-/// Where a worker's datagrams from others arrive. All of them share the bytes, and a channel holds
-/// room for 32 of its values from the start: they are small.
-pub type Inbox = Receiver<Arc<HandedDatagram>>;
+/// Messages about flows that wait for a worker. The process that sends them waits for each answer.
+const FLOW_MESSAGES_MAX: usize = 1;
+/// The time between two looks for room in a worker's queue.
+const ROOM_STEP: Duration = Duration::from_millis(1);
+
+/// News of an earlier process's flows.
+pub enum FlowNews {
+    /// A message with some of them, and their sockets. The answer says how many are served, and how
+    /// many have ended because they have no room here, or why the message cannot be read.
+    Message { body: Vec<u8>, sockets: Vec<OwnedFd>, placed: SyncSender<Result<Placed, String>> },
+    /// All have come: listening sockets are read from now on.
+    All,
+}
+
+/// The end of the flows of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    pub served: usize,
+    pub ended: usize,
+}
+
+/// The places where things arrive for a worker. All of them share the bytes of a datagram, and a
+/// channel holds room for 32 of its values from the start: they are small.
+pub struct Inbox {
+    pub(crate) datagrams: Receiver<Arc<HandedDatagram>>,
+    pub(crate) flows: Receiver<FlowNews>,
+}
 
 /// The ways to all workers of a process.
 #[derive(Debug, Default)]
-pub struct Inboxes(OnceLock<Vec<Sender<Arc<HandedDatagram>>>>);
+pub struct Inboxes {
+    workers: OnceLock<Vec<Ways>>,
+    /// True while the flows of an earlier process are still to come: see
+    /// [`FlowNews::All`].
+    awaits_flows: AtomicBool,
+}
+
+/// The ways to one worker.
+#[derive(Debug)]
+struct Ways {
+    datagrams: Sender<Arc<HandedDatagram>>,
+    flows: Sender<FlowNews>,
+}
 
 impl Inboxes {
     /// Makes the inboxes of so many workers, once.
     pub fn open(&self, workers: usize) -> Vec<Inbox> {
-        let (senders, inboxes) = (0..workers).map(|_| channel(INBOX_MAX)).unzip();
+        let each = |_| {
+            let (datagrams, received) = channel(INBOX_MAX);
+            let (flows, arrived) = channel(FLOW_MESSAGES_MAX);
+            (Ways { datagrams, flows }, Inbox { datagrams: received, flows: arrived })
+        };
+        let (ways, inboxes) = (0..workers).map(each).unzip();
         // A second call would be a mistake of the caller; the first workers keep theirs.
-        let _ = self.0.set(senders);
+        let _ = self.workers.set(ways);
         inboxes
     }
 
@@ -48,11 +95,74 @@ impl Inboxes {
         bytes: &[u8],
         ecn: u8,
     ) -> bool {
-        let senders = self.0.get().filter(|_| bytes.len() <= HANDED_BYTES_MAX);
-        let Some(senders) = senders else { return false };
+        let workers = self.workers.get().filter(|_| bytes.len() <= HANDED_BYTES_MAX);
+        let Some(workers) = workers else { return false };
         let datagram = Arc::new(HandedDatagram { peer, listener, bytes: bytes.into(), ecn });
-        let others = senders.iter().enumerate().filter(|(index, _)| *index != usize::from(from));
-        others.fold(false, |had, (_, sender)| had | sender.try_send(datagram.clone()).is_ok())
+        let others = workers.iter().enumerate().filter(|(index, _)| *index != usize::from(from));
+        others.fold(false, |had, (_, ways)| had | ways.datagrams.try_send(datagram.clone()).is_ok())
+    }
+
+    /// The number of workers.
+    pub fn workers(&self) -> usize {
+        self.workers.get().map_or(0, Vec::len)
+    }
+
+    /// Has workers that begin to listen read nothing before [`Inboxes::end_flows`].
+    pub fn await_flows(&self) {
+        self.awaits_flows.store(true, Relaxed);
+    }
+
+    /// True between [`Inboxes::await_flows`] and [`Inboxes::end_flows`].
+    pub(crate) fn awaits_flows(&self) -> bool {
+        self.awaits_flows.load(Relaxed)
+    }
+
+    /// Has a worker serve the flows of a message, within this time. Returns what became of them, or
+    /// why the message cannot be read.
+    ///
+    /// # Errors
+    /// The worker has ended, or is too slow.
+    pub fn deliver_flows(
+        &self,
+        worker: usize,
+        (body, sockets): (Vec<u8>, Vec<OwnedFd>),
+        within: Duration,
+    ) -> io::Result<Result<Placed, String>> {
+        let (placed, said) = sync_channel(1);
+        self.send(worker, FlowNews::Message { body, sockets, placed }, within)?;
+        said.recv_timeout(within).map_err(|error| match error {
+            RecvTimeoutError::Timeout => io::ErrorKind::TimedOut.into(),
+            RecvTimeoutError::Disconnected => io::ErrorKind::BrokenPipe.into(),
+        })
+    }
+
+    /// All flows of an earlier process have come, or no more will: all workers read their listening
+    /// sockets, a worker that does not listen for as long in a moment.
+    pub fn end_flows(&self, within: Duration) {
+        if !self.awaits_flows.swap(false, Relaxed) {
+            return;
+        }
+        for worker in 0..self.workers() {
+            // One that is too slow reads them after a while by itself; one that has ended has none.
+            let _ = self.send(worker, FlowNews::All, within);
+        }
+    }
+
+    fn send(&self, worker: usize, mut news: FlowNews, within: Duration) -> io::Result<()> {
+        let ways = self.workers.get().and_then(|workers| workers.get(worker));
+        let ways = ways.ok_or(io::ErrorKind::NotFound)?;
+        let end = Instant::now() + within;
+        loop {
+            news = match ways.flows.try_send(news) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Closed(_)) => return Err(io::ErrorKind::BrokenPipe.into()),
+                Err(TrySendError::Full(_)) if Instant::now() >= end => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(TrySendError::Full(news)) => news,
+            };
+            std::thread::park_timeout(ROOM_STEP);
+        }
     }
 }
 
@@ -70,10 +180,10 @@ mod tests {
         let taken = (0..2 * INBOX_MAX).filter(|_| hand_on(HANDED_BYTES_MAX)).count();
         assert_eq!(taken, INBOX_MAX);
         let mut bytes = 0;
-        while let Ok(handed) = receivers[1].try_recv() {
+        while let Ok(handed) = receivers[1].datagrams.try_recv() {
             bytes += handed.bytes.len();
         }
         assert_eq!(bytes, INBOX_MAX * HANDED_BYTES_MAX);
-        assert!(receivers[0].try_recv().is_err(), "who has received it keeps it");
+        assert!(receivers[0].datagrams.try_recv().is_err(), "who has received it keeps it");
     }
 }

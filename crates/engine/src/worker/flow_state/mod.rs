@@ -12,28 +12,21 @@ use eyelet_flows::table::{Flows, QuicFlow};
 use eyelet_memory::budget::Budget;
 use eyelet_memory::slab::Key;
 use eyelet_sys::socket;
+use eyelet_sys::socket::datagram;
 use eyelet_telemetry::info::Parked;
-use eyelet_telemetry::reason::Reason;
 use quinn_udp::UdpSocketState;
 
+pub mod guard;
 pub mod inbox;
+pub(crate) mod quic_move;
+
+use guard::DatagramGuard;
+use quic_move::QuicMove;
 
 /// Datagrams that one system call reads: each may be up to 64 that the kernel has put together.
 pub(crate) const BATCH: usize = 4;
 /// Bytes of one of them: an IP packet has no more, nor have 64 datagrams in one (UDP_GRO).
 pub(crate) const BUFFER_BYTES: usize = 1 << 16;
-
-/// Reads a datagram of a client, and takes the server's id if it is known, until the client has the
-/// handshake's keys. A client could change its hello after the decision.
-pub type DatagramGuard = Box<dyn FnMut(&[u8], Option<&[u8]>) -> GuardTurn>;
-
-/// The verdict of a guard about a datagram.
-pub enum GuardTurn {
-    Passes,
-    Drops,
-    /// The flow ends.
-    Ends(Reason),
-}
 
 /// The way of a flow that passes.
 pub struct FlowPass {
@@ -44,7 +37,7 @@ pub struct FlowPass {
     /// False if the client may move to another port only: rules ask for its address.
     pub may_change_address: bool,
     /// `None`: no hello can be read, and the rules have asked for none.
-    pub guard: Option<DatagramGuard>,
+    pub guard: Option<Box<dyn DatagramGuard>>,
     /// The number of waiting datagrams that the guard has seen.
     pub seen: usize,
 }
@@ -56,6 +49,8 @@ pub(crate) struct DatagramSocket {
     pub socket: Arc<OwnedFd>,
     pub state: UdpSocketState,
     pub address: SocketAddr,
+    /// The kernel's number of it: [`eyelet_sys::socket::datagram::cookie`].
+    pub cookie: u64,
     /// False once its listener is gone: it begins nothing new.
     pub is_listening: Cell<bool>,
 }
@@ -70,7 +65,7 @@ pub(crate) struct Passage {
     pub upstream: Option<(OwnedFd, SocketAddr)>,
     /// Its access line. Of several addresses of a flow one has it.
     pub info: Option<Parked>,
-    pub guard: Option<DatagramGuard>,
+    pub guard: Option<Box<dyn DatagramGuard>>,
     /// True once its client has the handshake's keys: it has no Initial keys any more (RFC 9001
     /// section 4.9.1), so that no packet that may have a hello is its own.
     pub hello_is_over: bool,
@@ -89,6 +84,11 @@ pub(crate) struct WorkerFlows {
     pub sockets: RefCell<Vec<Option<Rc<DatagramSocket>>>>,
     /// Lent while datagrams are read. Made at the first read.
     pub buffer: RefCell<Vec<u8>>,
+    /// The time until which no listening socket is read, because the flows of an earlier process
+    /// are still to come.
+    pub awaited_until_ms: Cell<Option<u64>>,
+    /// Flows that another process was given. They come back if it dies.
+    pub given: RefCell<Vec<QuicMove>>,
 }
 
 impl Passage {
@@ -109,8 +109,13 @@ impl Passage {
 
 impl WorkerFlows {
     pub fn new(budget: &Arc<Budget>) -> Self {
-        let table = RefCell::new(Flows::new(budget));
-        Self { table, sockets: RefCell::default(), buffer: RefCell::default() }
+        Self {
+            table: RefCell::new(Flows::new(budget)),
+            sockets: RefCell::default(),
+            buffer: RefCell::default(),
+            awaited_until_ms: Cell::default(),
+            given: RefCell::default(),
+        }
     }
 
     /// True if no datagram waits or passes.
@@ -133,6 +138,7 @@ impl DatagramSocket {
             socket: socket.clone(),
             state: UdpSocketState::new((&**socket).into())?,
             address: socket::local_address(socket)?,
+            cookie: datagram::cookie(socket)?,
             is_listening: Cell::new(true),
         })
     }

@@ -41,7 +41,8 @@ pub struct ExplainArgs {
     /// The client's address
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub client: IpAddr,
-    /// Where the client wanted to go; by default the listener's address, if it is a single one
+    /// The address to which the client wanted to go; by default the listener's address, if it is a
+    /// single one
     #[arg(long, value_name = "IP:PORT", value_parser = address)]
     pub destination: Option<SocketAddr>,
     /// The target of the client's CONNECT
@@ -97,7 +98,7 @@ pub struct ExplainArgs {
     /// Gather evidence now: ask DNS and the destination
     #[arg(long)]
     pub ask: bool,
-    /// What is known of the name.
+    /// The facts about the name.
     #[command(flatten)]
     pub evidence: EvidenceArgs,
 }

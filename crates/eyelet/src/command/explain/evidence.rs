@@ -31,12 +31,12 @@ impl EvidenceArgs {
         if speaks_for { &mut self.true_by } else { &mut self.false_by }.push(evidence);
     }
 
-    /// What DNS says of the name.
+    /// Returns the answer of DNS about the name.
     pub fn dns(&self) -> Option<bool> {
         self.says(EvidenceKind::Dns)
     }
 
-    /// What the destination's certificate shows, if a flag says anything about it.
+    /// Returns the facts of the destination's certificate, if a flag says anything about it.
     pub fn certificate(&self, name: Option<&str>) -> Option<CertificateFacts> {
         let valid = self.says(EvidenceKind::Certificate);
         let (names, issuer) = (&self.certificate_names, &self.certificate_issuer);

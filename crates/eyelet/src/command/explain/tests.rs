@@ -19,7 +19,7 @@ fn run(file: &Path, flags: &str) -> (String, ExitCode) {
     let words = flags.split_whitespace().map(|word| if word == "\"\"" { "" } else { word });
     let typed = ["explain", file.to_str().unwrap()].into_iter().chain(words);
     let mut out = Vec::new();
-    let code = explain(&Typed::try_parse_from(typed).unwrap().args, &mut out);
+    let code = explain(&Typed::try_parse_from(typed).unwrap().args, &[], &mut out);
     (String::from_utf8(out).unwrap(), code)
 }
 
@@ -341,7 +341,7 @@ fn a_connect_names_its_hello() {
     assert!(confirmed.contains(said), "no rule asks DNS: {confirmed}");
 }
 
-/// What the log says of a connection is enough to ask the rules about it again.
+/// A log line of a connection is enough to ask the rules about it again.
 #[test]
 fn a_log_line_is_explained() {
     let file = std::env::temp_dir().join(format!("eyelet-line-{}.toml", std::process::id()));
@@ -367,7 +367,7 @@ fn a_log_line_is_explained() {
         let typed = ["explain", file.to_str().unwrap(), "--log-line", line];
         let typed = typed.iter().chain(flags);
         let mut out = Vec::new();
-        let code = explain(&Typed::try_parse_from(typed).unwrap().args, &mut out);
+        let code = explain(&Typed::try_parse_from(typed).unwrap().args, &[], &mut out);
         (String::from_utf8(out).unwrap(), code)
     };
     let asked = |line: &str| with_flags(line, &[]);

@@ -73,8 +73,8 @@ pub struct ProxyArgs {
 /// Arguments of both.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct EdgeArgs {
-    /// Where to listen; by default 443 or 8443 or the next free port, on loopback for a name
-    /// under localhost, else on all addresses; with 443 plain http on 80 is redirected
+    /// The address to listen at; by default 443 or 8443 or the next free port, on loopback for a
+    /// name under localhost, else on all addresses; with 443 plain http on 80 is redirected
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub(super) listen: Option<SocketAddr>,
     /// PEM file with the certificate chain; without it the local authority signs one
@@ -89,7 +89,7 @@ pub(super) struct EdgeArgs {
     /// PEM file with authorities; clients must show a certificate that these signed
     #[arg(long, value_name = "PEM")]
     pub(super) client_ca: Option<PathBuf>,
-    /// How long requests wait while the application accepts no connection; at most 10m
+    /// The time for which requests wait while the application accepts no connection; at most 10m
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = hold)]
     pub(super) hold: Duration,
     /// The application does not speak HTTP: it gets the bytes as they are, always from an address

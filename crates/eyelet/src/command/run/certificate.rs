@@ -5,8 +5,9 @@ use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use eyelet_config::{LocalSettings, certificate, is_loopback_name};
+use eyelet_config::{LocalSettings, is_loopback_name};
 use eyelet_local_ca::{Authority, SubjectName, folder_option, shell_word};
+use eyelet_pki::certificate;
 
 use super::args::EdgeArgs;
 
@@ -19,11 +20,11 @@ pub(super) struct Certificate {
     pub(super) keys: String,
     /// The local authority, if that signs it.
     pub(super) local: Option<LocalTable>,
-    /// Whose it is, in one line.
+    /// The text about its owner, in one line.
     pub(super) said: String,
     /// The local authority's own, if that signs it.
     pub(super) authority: Option<PathBuf>,
-    /// Whether clients must show one, too.
+    /// True if clients must show one, too.
     asks_client: bool,
 }
 
@@ -47,7 +48,7 @@ impl LocalTable {
 }
 
 impl Certificate {
-    /// What is printed about it: how to trust it, and what to do until then, for a name that is
+    /// Returns the lines about it: how to trust it, and what to do until then, for a name that is
     /// served at this address with this URL.
     pub(super) fn lines(&self, (name, url): (&str, &str), address: SocketAddr) -> Vec<String> {
         let mut lines = vec![format!("certificate: {}", self.said)];
@@ -65,7 +66,8 @@ impl Certificate {
     }
 }
 
-/// What has curl find a name that DNS may not have, or has elsewhere, with a blank before it.
+/// Returns the option by which curl finds a name that DNS may not have, or has elsewhere, with a
+/// blank before it.
 fn led(name: &str, address: SocketAddr) -> String {
     // A listener for IPv6 takes no IPv4.
     let ip = match address.ip() {

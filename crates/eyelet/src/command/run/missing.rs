@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::args::Site;
 use super::plan::PlannedRule;
 
-/// How often each is looked for.
+/// The interval at which each is looked for.
 const EVERY: Duration = Duration::from_secs(1);
 /// For one look: the first packet to another machine may be lost once.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -35,12 +35,12 @@ const ANSWERS: [u8; 2] = [0x15, 0x16];
 /// Lines that wait to be printed.
 const LINES_MAX: usize = 16;
 
-/// What waits for an application.
+/// The kind of clients that wait for an application, and their longest wait.
 #[derive(Clone, Copy)]
 struct Waiting {
     /// Connections, not requests.
     is_tcp: bool,
-    /// How long.
+    /// The longest wait.
     hold: Duration,
 }
 
@@ -68,7 +68,7 @@ impl Lookout {
     }
 }
 
-/// How an application was found.
+/// The way in which an application was found.
 enum Found {
     /// Among the sockets of this machine.
     Listening,
@@ -76,7 +76,7 @@ enum Found {
     Dialled,
 }
 
-/// Why an application is missing.
+/// The reason why an application is missing.
 enum Fault {
     /// Its address is one of Eyelet's own.
     Own,
@@ -85,7 +85,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// What is printed.
+    /// Returns the line to print.
     fn line(&self, Site { name, upstream }: &Site, waiting: Waiting) -> String {
         let hold = humantime::format_duration(waiting.hold);
         let kind = if waiting.is_tcp { "connections" } else { "requests" };
@@ -177,8 +177,8 @@ async fn speaks_tls(address: &str) -> io::Result<bool> {
     Ok(ANSWERS.contains(&socket.read_u8().await?))
 }
 
-/// Whether somebody listens there. No connection is made where that is seen without one: it may be
-/// the only one that the application accepts.
+/// Checks that somebody listens there. No connection is made where that is seen without one: it may
+/// be the only one that the application accepts.
 async fn reach(upstream: &str, own: &[SocketAddr]) -> Result<Found, Fault> {
     if let Some(path) = upstream.strip_prefix("unix:") {
         if eyelet_child::listens(&Endpoint::Unix(path.into()), own) {
@@ -203,7 +203,7 @@ async fn reach(upstream: &str, own: &[SocketAddr]) -> Result<Found, Fault> {
     timeout(LIMIT, dialled).await.unwrap_or_else(late)
 }
 
-/// Whether Eyelet takes connections to this address. Its sockets for IPv6 take no IPv4.
+/// True if Eyelet takes connections to this address. Its sockets for IPv6 take no IPv4.
 fn is_own(address: SocketAddr, own: &[SocketAddr]) -> bool {
     let is_family = |own: &&SocketAddr| own.is_ipv6() == address.is_ipv6();
     own.iter().filter(is_family).any(|own| eyelet_child::takes(*own, address))

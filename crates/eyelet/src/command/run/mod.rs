@@ -31,8 +31,8 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use self::served::{Served, ServedEvent, Wanted};
 use self::shared::ProjectKind;
-use crate::process::diagnostics::{self, Diagnostics};
-use crate::process::signals::Signals;
+use eyelet_process::diagnostics::{self, Diagnostics};
+use eyelet_process::signals::Signals;
 
 pub use self::args::{ProxyArgs, RunArgs, StopArgs};
 
@@ -41,7 +41,7 @@ const EVENTS_MAX: usize = 16;
 /// The exit status of a shell for a program that is not there, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
-/// What a shell adds to the number of the signal that ended a program.
+/// The number that a shell adds to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
 
 /// Runs a command with TLS in front of it, until a signal.
@@ -121,7 +121,7 @@ fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     serve(wanted, Work::Runs(application), screen)
 }
 
-/// Whether these are folders. Without one there is nothing to serve.
+/// Checks that these are folders. Without one there is nothing to serve.
 fn check_folders(watched: &[PathBuf]) -> Result<(), String> {
     for path in watched {
         let why = match fs::metadata(path) {
@@ -144,13 +144,13 @@ fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Erro
     serve(wanted, work, screen)
 }
 
-/// What is behind the edge.
+/// The work behind the edge.
 enum Work {
     /// A command that is run.
     Runs(Application),
     /// The applications that run already.
     IsThere,
-    /// The same, and nobody waits for its end.
+    /// Applications that run already, and nobody waits for their end.
     Background,
 }
 
@@ -244,10 +244,7 @@ impl Session<'_> {
             tokio::select! {
                 signal = signals.next() => match (signal, &self.child) {
                     (Signal::USR1, _) => self.say_memory().await,
-                    (_, None) => {
-                        self.say_memory().await;
-                        return Ok(0);
-                    }
+                    (_, None) => return Ok(0),
                     (Signal::USR2, Some(child)) => child.pass(Signal::USR2),
                     (signal @ (Signal::HUP | Signal::QUIT), Some(child)) => {
                         child.pass(signal);
@@ -256,7 +253,7 @@ impl Session<'_> {
                     (_, Some(child)) if is_ending => child.kill(),
                     (signal, Some(_)) => {
                         is_ending = true;
-                        self.end(signal).await;
+                        self.end(signal);
                     }
                 },
                 event = next(&mut self.events, self.child.is_some()) => match event {
@@ -271,7 +268,7 @@ impl Session<'_> {
                     ServedEvent::Stop => {
                         is_ending = true;
                         self.screen.say("`eyelet stop` ends the command");
-                        self.end(Signal::TERM).await;
+                        self.end(Signal::TERM);
                     }
                     ServedEvent::Tick => {
                         let own = self.screen.0.has_died().then_some(diagnostics::THREAD);
@@ -295,12 +292,10 @@ impl Session<'_> {
     }
 
     /// Has the application end by this signal.
-    async fn end(&mut self, signal: Signal) {
-        // Its ten seconds begin now, whatever the answer about the memory takes.
+    fn end(&self, signal: Signal) {
         if let Some(child) = &self.child {
             child.end(signal);
         }
-        self.say_memory().await;
     }
 
     async fn obey(&mut self, event: ChildEvent) {

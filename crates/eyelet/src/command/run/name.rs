@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where names of this machine are.
+/// The domain of this machine's own names.
 const LOCALHOST: &str = "localhost";
 /// The name of a folder whose own name has no letter or digit.
 const DEFAULT: &str = "app";

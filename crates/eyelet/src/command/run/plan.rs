@@ -1,4 +1,4 @@
-//! What `run` and `proxy` serve, as the text of a configuration.
+//! The text of a configuration for `run` and `proxy`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -15,16 +15,16 @@ use super::args::{EdgeArgs, ProxyArgs, RunArgs, Site};
 use super::certificate::{Certificate, LocalTable, SIGNED, quoted};
 use super::ports::{HTTPS, Ports};
 
-/// What mistakes in the configuration are attributed to. Relative paths in it are relative to the
-/// working folder.
+/// The origin to which mistakes in the configuration are attributed. Relative paths in it are
+/// relative to the working folder.
 const ORIGIN: &str = "the command line, as a configuration";
-/// How long a connection has to end after the application has.
+/// The time that a connection has to end after the application has.
 const DRAIN: &str = "1s";
-/// At the top of a shared edge's configuration: the connections of a project end with it. Its rules
-/// have the names of its sites.
+/// The line at the top of a shared edge's configuration: the connections of a project end with it.
+/// Its rules have the names of its sites.
 const ENDS_REMOVED: &str = "reload_ends_removed = true\n\n";
-/// What leads to the only site beside its name: a client that asks for an address sends none. No
-/// page of another site comes so: a browser sends the name of the page.
+/// The names that lead to the only site beside its own: a client that asks for an address sends
+/// none. No page of another site comes so: a browser sends the name of the page.
 const NAMELESS: &[&str] = &["localhost", ""];
 
 /// The names that lead to a site beside its own.
@@ -83,9 +83,10 @@ impl PlannedRule {
 pub(super) struct Plan {
     /// The first part, which ends with the listeners.
     listeners: String,
-    /// Where plain requests may be redirected, until [`Plan::apply`] has tried that.
+    /// The addresses at which plain requests may be redirected, until [`Plan::apply`] has tried
+    /// that.
     http: Vec<IpAddr>,
-    /// Where they are redirected.
+    /// The addresses at which they are redirected.
     redirects: Vec<SocketAddr>,
     /// The part with the certificate.
     certificate: String,
@@ -185,7 +186,7 @@ impl Plan {
         changes
     }
 
-    /// Whether [`Plan::apply`] may begin to redirect plain requests.
+    /// True if [`Plan::apply`] may begin to redirect plain requests.
     pub(super) fn may_redirect(&self) -> bool {
         !self.http.is_empty()
     }
@@ -218,7 +219,7 @@ impl Plan {
         loaded.map(|loaded| loaded.config).map_err(mistakes)
     }
 
-    /// The same as text.
+    /// Returns the configuration as text.
     fn text(&self) -> String {
         let mut text = self.listeners.clone();
         for address in &self.redirects {

@@ -13,10 +13,10 @@ pub(crate) const HTTPS: [u16; 2] = [443, 8443];
 /// The port of http. It has no second one: few people type 8080 to be redirected, and many
 /// applications want it.
 const HTTP: u16 = 80;
-/// How many ports from 8443 on are tried.
+/// The number of ports from 8443 on that are tried.
 const TRIES: u16 = 20;
 
-/// Where to listen.
+/// The addresses to listen at.
 pub(super) struct Ports {
     pub(super) https: Vec<SocketAddr>,
     /// Plain requests to port 80 of these may be redirected. Empty: of none.
@@ -47,8 +47,8 @@ impl Ports {
     }
 }
 
-/// Where to listen when others reach this machine by `ip`: there, and on loopback. Plain requests
-/// are not redirected.
+/// Returns the addresses to listen at when others reach this machine by `ip`: that one, and
+/// loopback. Plain requests are not redirected.
 pub(super) fn for_network(
     ip: IpAddr,
     kept: &[u16],
@@ -58,8 +58,8 @@ pub(super) fn for_network(
     Ok(Ports { https: first_free(&ips, &HTTPS, kept, &mut say)?, http: Vec::new() })
 }
 
-/// Where to listen for plain http at these addresses; nowhere, if the port is taken. Nobody is told
-/// then: it is for convenience.
+/// Returns the addresses of plain http for these; none, if the port is taken. Nobody is told then:
+/// it is for convenience.
 pub(super) fn free_http(ips: &[IpAddr]) -> Vec<SocketAddr> {
     bound(ips, HTTP).unwrap_or_default()
 }

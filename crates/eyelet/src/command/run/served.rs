@@ -1,4 +1,4 @@
-//! What serves a command: the shared edge, or an edge of its own within this process.
+//! The server of a command: the shared edge, or an edge of its own within this process.
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
@@ -15,8 +15,8 @@ use super::missing::Lookout;
 use super::plan::{Plan, PlannedRule};
 use super::ports::{self, Ports};
 use super::shared::{self, JoinError, Joining, Lease, LeaseEvent, ProjectKind};
-use crate::process::serve::{self, Running};
-use crate::process::signals::Signals;
+use eyelet_process::serve::{self, Running};
+use eyelet_process::signals::Signals;
 
 /// The interval at which earlier configurations are freed and the workers are checked.
 const TICK: Duration = Duration::from_secs(1);
@@ -122,7 +122,7 @@ impl Served {
         Ok(Self::Own(Box::new(OwnEdge { plan, running, memory, lookout, tick })))
     }
 
-    /// Where it listens.
+    /// Returns the addresses at which it listens.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         match self {
             Self::Shared { lease, .. } => lease.addresses.clone(),
@@ -205,7 +205,8 @@ impl OwnEdge {
     }
 }
 
-/// What a shared edge must know. `None`: a given certificate is served, by no shared edge.
+/// Returns the message to a shared edge that joins it. `None`: a given certificate is served, by no
+/// shared edge.
 fn joining(wanted: &Wanted<'_>, kind: ProjectKind) -> Result<Option<Joining>, Box<dyn Error>> {
     let Some(local) = &wanted.certificate.local else { return Ok(None) };
     let absolute = |rule: &PlannedRule| rule.clone().absolute();

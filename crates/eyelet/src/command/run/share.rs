@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use eyelet_config::pem::Pem;
+use eyelet_pki::pem::Pem;
 use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -107,7 +107,7 @@ fn url(scheme: &str, address: SocketAddr, usual: u16) -> String {
     }
 }
 
-/// As openssl and the settings of phones show it.
+/// Returns the fingerprint as openssl and the settings of phones show it.
 fn fingerprint(pem: &str) -> Result<String, String> {
     let certificate = Pem::new(pem.as_bytes()).certificate().map_err(|why| why.to_string())?;
     let mut text = String::new();

@@ -7,13 +7,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use eyelet_config::pem::Pem;
+use eyelet_pki::pem::Pem;
 use eyelet_sandbox::RunTrust;
 use eyelet_sys::file::OwnFolder;
 use eyelet_tls::roots::system_roots;
 
 use super::certificate::Certificate;
-use crate::process::control;
+use eyelet_process::control;
 
 /// The variables for an application behind this certificate. `say` is called if there are none,
 /// which ends nothing, and for programs that they do not reach.

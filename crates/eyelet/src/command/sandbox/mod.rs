@@ -32,11 +32,11 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use self::output::Screen;
-use crate::process::control::{Control, ControlCommand, ControlRequest, answer_held, own_folder};
-use crate::process::diagnostics::Diagnostics;
-use crate::process::reload::ReloadOutcome;
-use crate::process::serve::{self, Running};
-use crate::process::signals::Signals;
+use eyelet_process::control::{Control, ControlCommand, ControlRequest, answer_held, own_folder};
+use eyelet_process::diagnostics::Diagnostics;
+use eyelet_process::reload::ReloadOutcome;
+use eyelet_process::serve::{self, Running};
+use eyelet_process::signals::Signals;
 
 pub use self::args::SandboxArgs;
 pub use self::learn::{LearnArgs, learn};
@@ -101,7 +101,7 @@ fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
     Ok(profile)
 }
 
-/// Says if people are asked. Then the folder of control sockets is there, so that it is hidden from
+/// True if people are asked. Then the folder of control sockets is there, so that it is hidden from
 /// the command: see [`hidden`].
 fn asks(profile: &SandboxProfile, lets_all_pass: bool) -> io::Result<bool> {
     let asks = profile.ask && !lets_all_pass;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use eyelet_sandbox::{ResolvedNames, RunEnd, RunRecord};
 use serde_json::{Value, json};
 
-use crate::process::diagnostics::Diagnostics;
+use eyelet_process::diagnostics::Diagnostics;
 
 /// Standard error, which the command has, too.
 pub(super) struct Screen<'a> {

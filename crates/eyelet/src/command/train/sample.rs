@@ -15,7 +15,7 @@ use super::log::Visit;
 use eyelet_config::{Config, HttpAddress, HttpUpstream, UpstreamHttp2};
 use eyelet_tls::client::{ClientConfigs, Spoken};
 
-/// Where samples come from.
+/// The source of samples.
 pub(super) struct Source(HttpServer);
 
 impl Source {

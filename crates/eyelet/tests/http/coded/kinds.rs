@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-/// Where the body ends.
+/// The end of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     Length,
@@ -14,7 +14,7 @@ pub enum Framing {
     Close,
 }
 
-/// Whether a client that takes a coding gets one.
+/// Tells if a client that takes a coding gets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coded {
     Always,
@@ -80,7 +80,7 @@ impl Kind {
         lines.flat_map(|(_, l)| l.split(',')).map(|n| n.trim().to_ascii_lowercase()).collect()
     }
 
-    /// As it goes over the wire; `seen` is the request's Accept-Encoding.
+    /// Returns the response as it goes over the wire; `seen` is the request's Accept-Encoding.
     pub fn written(&self, seen: &str, head: bool) -> Vec<u8> {
         let mut out = format!("HTTP/1.1 {} It\r\nX-Seen: {seen}\r\n", self.status);
         if self.name == "after an interim response" {

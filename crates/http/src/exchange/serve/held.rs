@@ -20,7 +20,7 @@ use http::request;
 
 /// The end of the wait of a request.
 pub enum Waited {
-    /// With a verdict, or without one in time.
+    /// The wait ended with a verdict, or without one in time.
     Decided(GivenVerdict),
     /// Its connection is parked: it waits on.
     Rests(HoldPlace),

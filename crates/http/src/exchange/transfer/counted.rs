@@ -1,11 +1,11 @@
-//! How a response's body was coded, which its access line and the counters say.
+//! The coding of a response's body, for its access line and the counters.
 
 use super::Download;
 use eyelet_recoding::Coder;
 use eyelet_telemetry::request::Coded;
 
 impl Download<'_> {
-    /// How the body was coded, for the access line.
+    /// Returns the coding of the body, for the access line.
     pub(super) fn coding_info(&self) -> Coded {
         let coding_info = self.coder.as_ref().map(Coder::coding_info).unwrap_or_default();
         let why_not = coding_info.why_not.or(self.why_not);

@@ -22,7 +22,7 @@ impl Upload<'_> {
         self.written + self.recoded.as_ref().map_or(0, |coding| coding.taken())
     }
 
-    /// As `poll_up`, through the coding.
+    /// Polls as `poll_up`, through the coding.
     pub(super) fn poll_recoded(
         &mut self,
         task: &mut Context<'_>,

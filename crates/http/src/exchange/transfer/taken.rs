@@ -75,7 +75,7 @@ impl KeptBody {
         self.counted.set(self.held());
     }
 
-    /// Says if this try has sent all of it.
+    /// True if this try has sent all of it.
     fn is_sent(&self, is_read: bool) -> bool {
         self.again.is_empty() && (self.trailers.is_none() || is_read)
     }
@@ -98,12 +98,12 @@ impl TakenBody {
         self.is_wanted = false;
     }
 
-    /// Says if all that was taken can be sent again.
+    /// True if all that was taken can be sent again.
     pub fn is_whole(&self) -> bool {
         !matches!(self.kept, Kept::Lost)
     }
 
-    /// Says if the client's next bytes come behind some that are sent again.
+    /// True if the client's next bytes come behind some that are sent again.
     pub fn has_more(&self) -> bool {
         matches!(&self.kept, Kept::All(kept) if !kept.again.is_empty())
     }

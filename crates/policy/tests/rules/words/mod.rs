@@ -151,7 +151,8 @@ impl<'a> Given<'a> {
         self.ask_with(rules, |_| ())
     }
 
-    /// As `ask`. Also calls `show` with the facts that decided it, those for shadow rules included.
+    /// Asks as `ask`, and calls `show` with the facts that decided it, those for shadow rules
+    /// included.
     pub fn ask_with(&self, rules: &Rules, show: impl Fn(&Facts<'_>)) -> (Verdict, Vec<Fact>) {
         let spelled = self.spelled();
         let client: IpAddr = self.client.parse().unwrap();

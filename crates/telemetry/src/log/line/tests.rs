@@ -350,7 +350,7 @@ proptest! {
         prop_assert_eq!(String::from_utf8(written), String::from_utf8(expected));
     }
 
-    /// What is written can be read back; and no text makes the reader panic.
+    /// Checks that a line is read back as it was written, and that no text makes the reader panic.
     #[test]
     fn a_line_is_read_back(
         decided in decided(),

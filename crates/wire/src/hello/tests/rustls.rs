@@ -1,4 +1,4 @@
-//! The same bytes read by us and by rustls: hellos of its own clients, captured ones, and broken
+//! Compares our reading with that of rustls: hellos of its own clients, captured ones, and broken
 //! ones of every kind. Also the cases where we are stricter on purpose, see `docs/conformance.md`.
 
 use super::*;

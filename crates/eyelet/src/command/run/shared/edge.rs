@@ -26,9 +26,9 @@ use crate::command::run::memory::Memory;
 use crate::command::run::missing::Lookout;
 use crate::command::run::plan::Plan;
 use crate::command::run::ports::{self, Ports};
-use crate::process::diagnostics;
-use crate::process::serve::{self, Running};
-use crate::process::signals::Signals;
+use eyelet_process::diagnostics;
+use eyelet_process::serve::{self, Running};
+use eyelet_process::signals::Signals;
 
 /// Connections at the socket: a project has one, and so has each `eyelet list`.
 const CONNECTIONS_MAX: usize = 256;
@@ -127,9 +127,10 @@ struct SharedEdge {
     heard: Sender<(u64, Heard)>,
     /// Connections whose other end is closed.
     leaving: Vec<u64>,
-    /// Who waits for the end of a project: the project's connection, and the one that waits.
+    /// The ones who wait for the end of a project: the project's connection, and the one that
+    /// waits.
     stops: Vec<(u64, u64)>,
-    /// What looks for applications that run already, by the project's connection.
+    /// The tasks that look for applications that run already, by the project's connection.
     lookouts: HashMap<u64, JoinHandle<()>>,
     serving: Option<Serving>,
     /// A project that has left is still served, because a configuration without it failed.

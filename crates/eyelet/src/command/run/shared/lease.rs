@@ -12,9 +12,10 @@ use tokio::time::timeout;
 use super::message::{Answer, Greeting, Joining, Link, PROTOCOL, Request};
 use super::place::Place;
 
-/// How long an edge may take to start, or to answer: it makes keys, and reads a new configuration.
+/// The time that an edge may take to start, or to answer: it makes keys, and reads a new
+/// configuration.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time for which a command waits for the line about memory, maybe at its end.
+/// The time for which a command waits for the line about memory.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time that an edge may take to forget a project. The last one waits for the edge's end.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,7 +27,7 @@ const SAID_MAX: usize = 64;
 /// The lease of a project.
 pub(crate) struct Lease {
     link: Link,
-    /// Where the edge listens.
+    /// The addresses at which the edge listens.
     pub(crate) addresses: Vec<SocketAddr>,
     /// Events that came before an answer.
     early: VecDeque<LeaseEvent>,

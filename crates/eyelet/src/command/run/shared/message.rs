@@ -74,7 +74,7 @@ pub(crate) enum ProjectKind {
     Run,
     /// Its applications run already.
     Proxy,
-    /// The same, and it stays when its connection ends.
+    /// A `Proxy` that stays when its connection ends.
     Background,
 }
 

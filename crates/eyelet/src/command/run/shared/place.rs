@@ -16,9 +16,9 @@ use eyelet_sys::file::OwnFolder;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
 
-use crate::process::control;
-use crate::process::diagnostics;
-use crate::process::upgrade::own_program;
+use eyelet_process::control;
+use eyelet_process::diagnostics;
+use eyelet_process::upgrade::own_program;
 
 /// The argument by which the program becomes a shared edge.
 pub(crate) const COMMAND: &str = "shared-edge";
@@ -27,7 +27,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 const LOCK_STEP: Duration = Duration::from_millis(20);
 /// The variables that an edge gets: they are of the user, not of a project.
 const PASSED: [&str; 4] = ["HOME", "USER", "PATH", diagnostics::FILTER];
-/// The same of the user's folders.
+/// The prefix of the variables with the user's folders, which pass, too.
 const PASSED_PREFIX: &[u8] = b"XDG_";
 /// Most entries of the runtime folder that are looked at.
 const ENTRIES_MAX: usize = 4096;

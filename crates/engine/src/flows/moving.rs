@@ -1,0 +1,210 @@
+//! Flows leave for another process, and come from one. A flow has no secret and no state that two
+//! processes could spoil, so the one that gives it keeps a copy until the other serves for good.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use eyelet_flows::moving::{FlowAddress, MovingFlow};
+use eyelet_flows::table::QuicFlow;
+use eyelet_memory::slab::Key;
+use eyelet_telemetry::reason::{Reason, Shed};
+use quinn_udp::UdpSocketState;
+
+use crate::departure::{BATCH_BYTES, FlowBatch};
+use crate::flows::format::{encode, flow_bytes};
+use crate::ready::Token;
+use crate::worker::flow_state::inbox::Placed;
+use crate::worker::flow_state::quic_move::{MovingGuard, MovingPassage, QuicMove};
+use crate::worker::flow_state::{DatagramSocket, Passage};
+use crate::worker::{Settings, Worker};
+use eyelet_handover::own;
+
+impl Worker {
+    /// Takes a flow out of the worker. `None`: its datagrams wait, or its client is in the middle
+    /// of its hello. It is here still then.
+    pub(super) fn take_flow(&self, key: Key) -> Option<QuicMove> {
+        let mut flow = {
+            let mut table = self.flows.table.borrow_mut();
+            let exports = |flow: &QuicFlow<Passage>| match &flow.payload.guard {
+                Some(guard) => guard.export().is_some(),
+                None => true,
+            };
+            table.flow(key).filter(|flow| exports(flow))?;
+            table.take(key)?
+        };
+        let via = flow.addresses.first()?.payload.via.cookie;
+        let passages = || flow.addresses.iter().map(|address| &address.payload);
+        let (is_from_client, may_change_address) =
+            passages().next().map(|it| (it.is_from_client, it.may_change_address))?;
+        let parked = flow.addresses.iter_mut().find_map(|address| address.payload.info.take())?;
+        let info = parked.info(&self.shared.borrow());
+        self.shared.borrow_mut().forget(&parked);
+        self.process.open.fetch_sub(1, Relaxed);
+        let MovingFlow { first_id, server_id, moved, addresses } = flow;
+        let addresses = addresses.into_iter().filter_map(|address| self.take_address(address));
+        let flow = MovingFlow { first_id, server_id, moved, addresses: addresses.collect() };
+        Some(QuicMove { via, info, is_from_client, may_change_address, flow })
+    }
+
+    fn take_address(&self, address: FlowAddress<Passage>) -> Option<FlowAddress<MovingPassage>> {
+        let FlowAddress { peer, is_answered, since_ms, payload } = address;
+        self.counters.flows.down();
+        let (socket, to) = payload.upstream?;
+        self.process.descriptors.fetch_sub(1, Relaxed);
+        // The other process has the socket, too, so closing it would leave it registered. An error
+        // means that it is not registered, which is the aim.
+        let _ = self.table.borrow().epoll.remove(&socket);
+        let guard = match payload.guard {
+            Some(guard) => {
+                let form = guard.export()?;
+                MovingGuard::Reads(guard, form)
+            }
+            None if payload.hello_is_over => MovingGuard::HelloIsOver,
+            None => MovingGuard::Free,
+        };
+        let begins_anew = payload.begins_anew;
+        let payload = MovingPassage { socket: Arc::new(socket), to, guard, begins_anew };
+        Some(FlowAddress { peer, is_answered, since_ms, payload })
+    }
+
+    /// The messages for the flows that the worker has given up, with so many descriptors each at
+    /// most.
+    pub(crate) fn flow_batches(&self, descriptors_max: usize) -> Vec<FlowBatch> {
+        let mut given = self.flows.given.borrow_mut();
+        given.sort_by_key(|moving| moving.via);
+        let now_ms = self.now_unix_ms();
+        let (mut batches, mut begin) = (Vec::new(), 0);
+        while let Some(first) = given.get(begin) {
+            let (mut end, mut sockets, mut bytes) = (begin, 0, 0);
+            while let Some(next) = given.get(end).filter(|next| next.via == first.via) {
+                let more = next.flow.addresses.len();
+                let is_full = sockets + more > descriptors_max || bytes >= BATCH_BYTES;
+                if end > begin && is_full {
+                    break;
+                }
+                (end, sockets, bytes) = (end + 1, sockets + more, bytes + flow_bytes(next));
+            }
+            batches.extend(encode(given.get(begin..end).unwrap_or_default(), now_ms));
+            begin = end;
+        }
+        batches
+    }
+
+    /// Serves flows again that the other process has not got, because it has died.
+    pub(crate) fn take_flows_back(self: &Rc<Self>) {
+        let given = self.flows.given.take();
+        for moving in given {
+            if let Err(moving) = self.place_flow(moving) {
+                self.end_moving(*moving, Reason::Drained(None));
+            }
+        }
+        self.flows.table.borrow_mut().restore_order();
+    }
+
+    /// Ends flows that no process serves any more.
+    pub(crate) fn end_given_flows(&self) {
+        let given = self.flows.given.take();
+        given.into_iter().for_each(|moving| self.end_moving(moving, Reason::Drained(None)));
+    }
+
+    /// The other process serves for good: its flows are forgotten here.
+    pub(crate) fn forget_given_flows(&self) {
+        self.flows.given.take();
+    }
+
+    /// Serves flows of another process, as far as there is room for them. The others end.
+    pub(super) fn admit_flows(self: &Rc<Self>, flows: Vec<QuicMove>) -> Placed {
+        let mut placed = Placed::default();
+        for moving in flows {
+            let back = match self.has_flow_room(&moving) {
+                true => self.place_flow(moving).err(),
+                false => Some(Box::new(moving)),
+            };
+            match back {
+                None => placed.served += 1,
+                Some(moving) => {
+                    placed.ended += 1;
+                    self.end_moving(*moving, Reason::Shed(Shed::New));
+                }
+            }
+        }
+        placed
+    }
+
+    fn has_flow_room(&self, moving: &QuicMove) -> bool {
+        let Settings { connections_max, descriptors_max, .. } = self.settings.get();
+        let process = &self.process;
+        let descriptors = process.descriptors.load(Relaxed) + moving.flow.addresses.len();
+        process.open.load(Relaxed) < connections_max
+            && descriptors <= descriptors_max
+            && !process.budget.is_over(flow_bytes(moving))
+    }
+
+    /// Puts a flow into the table.
+    ///
+    /// # Errors
+    /// The flow: the table has no room for it, or its listener is gone.
+    fn place_flow(&self, moving: QuicMove) -> Result<(), Box<QuicMove>> {
+        let via = {
+            let sockets = self.flows.sockets.borrow();
+            sockets.iter().flatten().find(|known| known.cookie == moving.via).cloned()
+        };
+        let Some(via) = via else { return Err(Box::new(moving)) };
+        if self.flows.table.borrow().check_moving(&moving.flow).is_err() {
+            return Err(Box::new(moving));
+        }
+        let QuicMove { info, is_from_client, may_change_address, flow, .. } = moving;
+        let MovingFlow { first_id, server_id, moved, addresses } = flow;
+        let all_answered = addresses.iter().all(|address| address.is_answered);
+        let mut passages = Vec::with_capacity(addresses.len());
+        for FlowAddress { peer, is_answered, since_ms, payload } in addresses {
+            let Ok(mut passage) = passage(&via, payload) else {
+                // Somebody else has its socket, and no descriptor is free.
+                self.emit_flow(info, &moved, all_answered, Reason::Shed(Shed::New));
+                return Ok(());
+            };
+            (passage.is_from_client, passage.may_change_address) =
+                (is_from_client, may_change_address);
+            passages.push(FlowAddress { peer, is_answered, since_ms, payload: passage });
+        }
+        if let Some(newest) = passages.last_mut() {
+            newest.payload.info = Some(info.park(&mut self.shared.borrow_mut()));
+        }
+        let flow = MovingFlow { first_id, server_id, moved, addresses: passages };
+        // Checked above.
+        let Ok(keys) = self.flows.table.borrow_mut().restore(flow) else { return Ok(()) };
+        self.process.open.fetch_add(1, Relaxed);
+        for key in keys {
+            self.counters.flows.up();
+            self.process.descriptors.fetch_add(1, Relaxed);
+            let mut table = self.flows.table.borrow_mut();
+            let Some(flow) = table.flow(key) else { continue };
+            let Some((socket, _)) = &flow.payload.upstream else { continue };
+            let registered =
+                self.table.borrow().epoll.add_listener(socket, Token::Flow(key).encode());
+            if let Err(error) = registered {
+                // It ends when its time is over.
+                tracing::error!("a flow of QUIC hears nothing of its server: {error}");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn passage(via: &Rc<DatagramSocket>, moving: MovingPassage) -> io::Result<Passage> {
+    let MovingPassage { socket, to, guard, begins_anew } = moving;
+    let mut passage = Passage::new(via);
+    let socket = own(socket)?;
+    // It sets the socket's options.
+    UdpSocketState::new((&socket).into())?;
+    passage.upstream = Some((socket, to));
+    passage.begins_anew = begins_anew;
+    match guard {
+        MovingGuard::Free => {}
+        MovingGuard::HelloIsOver => passage.hello_is_over = true,
+        MovingGuard::Reads(guard, _) => passage.guard = Some(guard),
+    }
+    Ok(passage)
+}

@@ -1,0 +1,373 @@
+//! Flows that move from one worker to another, as between two processes, with real sockets.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::cell::RefCell;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use eyelet_memory::budget::Counted;
+use eyelet_memory::slab::Key;
+use eyelet_relay::Relay;
+use eyelet_sys::socket::datagram;
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
+
+use super::format::{FlowImportError, VERSION_FLOWS, decode, via};
+use crate::departure::FlowBatch;
+use crate::testing::stepper::{Stepper, check_worker};
+use crate::testing::{SETTINGS, worker, worker_with};
+use crate::worker::flow_state::FlowPass;
+use crate::worker::flow_state::guard::{DatagramGuard, GuardTurn};
+use crate::worker::flow_state::inbox::{FlowNews, Placed};
+use crate::worker::{Handle, ListenerSocket, Program, Settings, Task, Update, Worker};
+
+/// Lets all flows pass to one server, with a guard that drops what begins with its byte.
+struct Passing {
+    server: SocketAddr,
+    logged: RefCell<Vec<(u64, [u64; 2], String)>>,
+}
+
+struct Dropping(u8);
+
+impl DatagramGuard for Dropping {
+    fn read(&mut self, datagram: &[u8], _: Option<&[u8]>) -> GuardTurn {
+        if datagram.last() == Some(&self.0) { GuardTurn::Drops } else { GuardTurn::Passes }
+    }
+
+    fn export(&self) -> Option<Vec<u8>> {
+        (self.0 != 0).then(|| vec![self.0])
+    }
+}
+
+impl Program for Passing {
+    fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn flow_begun(self: Rc<Self>, handle: Handle, mut info: ConnectionInfo, flow: Key) -> Task {
+        let first = handle.waiting_datagram(flow, 0).unwrap();
+        info.decided.sni = Some("a.example".into());
+        let guard = Box::new(Dropping(first.bytes[first.bytes.len() - 1]));
+        let pass = FlowPass {
+            to: self.server,
+            is_from_client: false,
+            may_change_address: true,
+            guard: Some(guard),
+            seen: 1,
+        };
+        handle.pass_flow(flow, info, pass).unwrap();
+        Box::pin(std::future::ready(()))
+    }
+
+    fn import_guard(&self, bytes: &[u8]) -> Option<Box<dyn DatagramGuard>> {
+        let [byte] = bytes else { return None };
+        Some(Box::new(Dropping(*byte)))
+    }
+
+    fn woken(self: Rc<Self>, _: Handle, _: ConnectionInfo, _: Relay, _: Counted) -> Task {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn task_bytes(&self, _: &Decided) -> usize {
+        0
+    }
+
+    fn update(&self) -> Option<Update> {
+        None
+    }
+
+    fn apply_update(&self) {}
+
+    fn is_logging(&self) -> bool {
+        true
+    }
+
+    fn log(&self, info: &ConnectionInfo, end: &End) {
+        let line = (info.bytes_to_upstream, info.datagrams, end.reason.to_string());
+        self.logged.borrow_mut().push(line);
+    }
+
+    fn flush_log(&self, _: i64) {}
+    fn tick(&self) {}
+
+    fn is_resting(&self) -> bool {
+        true
+    }
+
+    fn release_caches(&self) {}
+    fn close(&self) {}
+}
+
+/// A server, and a socket that clients ask.
+struct Network {
+    server: UdpSocket,
+    listener: Arc<OwnedFd>,
+    at: SocketAddr,
+}
+
+impl Network {
+    fn new() -> Self {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        server.set_nonblocking(true).unwrap();
+        let listener = datagram::bind_shared("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let at = eyelet_sys::socket::local_address(&listener).unwrap();
+        Self { server, listener: Arc::new(listener), at }
+    }
+
+    fn serve(&self, worker: &Rc<Worker>) -> (Stepper, Rc<Passing>) {
+        let server = self.server.local_addr().unwrap();
+        let program = Rc::new(Passing { server, logged: RefCell::default() });
+        worker.serve(&program);
+        worker.listen_datagrams(&[ListenerSocket::of_datagrams(0, self.listener.clone())]);
+        (Stepper::new(worker.clone()), program)
+    }
+
+    fn client(&self) -> UdpSocket {
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(self.at).unwrap();
+        client.set_nonblocking(true).unwrap();
+        client
+    }
+
+    /// The next datagram at the server, and who has sent it.
+    fn heard(&self) -> Option<(Vec<u8>, SocketAddr)> {
+        let mut bytes = [0; 2048];
+        let (len, from) = self.server.recv_from(&mut bytes).ok()?;
+        Some((bytes[..len].to_vec(), from))
+    }
+}
+
+/// A long header of version 1 to this id, of this kind.
+fn long(kind: u8, dcid: &[u8], scid: &[u8], len: usize, last: u8) -> Vec<u8> {
+    let mut bytes = vec![0xc0 | kind << 4, 0, 0, 0, 1, dcid.len() as u8];
+    bytes.extend(dcid);
+    bytes.push(scid.len() as u8);
+    bytes.extend(scid);
+    if kind == 0 {
+        bytes.push(0);
+    }
+    let rest = len - bytes.len() - 2;
+    bytes.extend((rest as u16 | 0x4000).to_be_bytes());
+    bytes.resize(len, 7);
+    bytes[len - 1] = last;
+    bytes
+}
+
+fn copies(batches: &[FlowBatch]) -> Vec<(Vec<u8>, Vec<OwnedFd>)> {
+    let copy = |batch: &FlowBatch| {
+        let sockets = batch.sockets.iter().map(|socket| socket.try_clone().unwrap());
+        (batch.body.clone(), sockets.collect())
+    };
+    batches.iter().map(copy).collect()
+}
+
+fn arrive(worker: &Rc<Worker>, batches: Vec<(Vec<u8>, Vec<OwnedFd>)>) -> Vec<Placed> {
+    let said = batches.into_iter().map(|(body, sockets)| {
+        let (placed, said) = std::sync::mpsc::sync_channel(1);
+        worker.take_flow_news(FlowNews::Message { body, sockets, placed });
+        said.recv().unwrap().unwrap()
+    });
+    let said = said.collect();
+    worker.take_flow_news(FlowNews::All);
+    said
+}
+
+/// Ends all flows, and checks that nothing is left.
+fn end(stepper: Stepper) {
+    let worker = stepper.into_worker();
+    worker.forget_given_flows();
+    worker.end_all_flows();
+    worker.leave_datagrams(&[], false);
+    worker.tidy_datagram_sockets();
+    check_worker(worker);
+}
+
+/// One flow that its server has answered and one that it has not move. What was sent meanwhile
+/// waits in the queues, and nothing is lost. A third one ends, because its guard cannot move.
+#[test]
+fn flows_pass_in_the_next_process() {
+    let network = Network::new();
+    let (old, new) = (worker(), worker());
+    let (mut stepper, program) = network.serve(&old);
+    let [one, two, three] = [(); 3].map(|()| network.client());
+    for (client, last) in [(&one, 1), (&two, 2), (&three, 0)] {
+        client.send(&long(0, b"first-id", b"client", 1200, last)).unwrap();
+        stepper.iterate();
+    }
+    let firsts: Vec<_> = std::iter::from_fn(|| network.heard()).collect();
+    assert_eq!(firsts.len(), 3);
+    let (edge_one, edge_two) = (firsts[0].1, firsts[1].1);
+    network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge_one).unwrap();
+    stepper.iterate();
+    assert_eq!(one.recv(&mut [0; 2048]).unwrap(), 1200);
+
+    let kept = [network.listener.clone()];
+    let again = old.leave_datagrams(&kept, true);
+    let lines = program.logged.take();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let batches = old.flow_batches(100);
+    assert_eq!((batches.len(), batches[0].sockets.len()), (1, 2));
+    assert_eq!(old.process.descriptors.load(Relaxed), 0);
+    // Both sides send while nobody reads.
+    one.send(&long(2, b"server-1", b"client", 60, 3)).unwrap();
+    network.server.send_to(&long(0, b"client", b"server-2", 1200, 9), edge_two).unwrap();
+    stepper.iterate();
+    assert!(network.heard().is_none() && two.recv(&mut [0; 2048]).is_err());
+
+    new.process.inboxes.await_flows();
+    let (mut after, program) = network.serve(&new);
+    after.iterate();
+    assert_eq!(program.logged.borrow().len(), 0, "it reads nothing before the flows have come");
+    assert_eq!(arrive(&new, copies(&batches)), [Placed { served: 2, ended: 0 }]);
+    new.process.inboxes.end_flows(std::time::Duration::ZERO);
+    assert_eq!(new.process.open.load(Relaxed), 2);
+    after.iterate();
+    assert_eq!(network.heard().unwrap().1, edge_one, "by the same socket");
+    assert_eq!(two.recv(&mut [0; 2048]).unwrap(), 1200);
+    // Its guard goes on: it drops another hello, and passes what is none.
+    two.send(&long(0, b"server-2", b"client", 1200, 2)).unwrap();
+    two.send(&long(0, b"server-2", b"client", 1200, 5)).unwrap();
+    // The first client has the handshake's keys. No hello of it passes any more.
+    one.send(&long(0, b"server-1", b"client", 1200, 5)).unwrap();
+    after.iterate();
+    let (bytes, from) = network.heard().unwrap();
+    assert_eq!((bytes[1199], from), (5, edge_two));
+    assert!(network.heard().is_none());
+    drop((kept, again));
+    new.end_all_flows();
+    let mut lines = program.logged.take();
+    lines.sort();
+    let sums: Vec<_> = lines.iter().map(|(bytes, datagrams, _)| (*bytes, *datagrams)).collect();
+    assert_eq!(sums, [(1260, [2, 1]), (2400, [2, 1])], "counted over both processes");
+    end(after);
+    end(stepper);
+}
+
+/// The next process has died: the flows are served here again, from where they were.
+#[test]
+fn flows_come_back() {
+    let network = Network::new();
+    let old = worker();
+    let (mut stepper, program) = network.serve(&old);
+    let client = network.client();
+    client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
+    stepper.iterate();
+    let (_, edge) = network.heard().unwrap();
+    let again = old.leave_datagrams(&[network.listener.clone()], true);
+    let batches = old.flow_batches(100);
+    network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
+    drop(copies(&batches));
+    drop(batches);
+    old.listen_datagrams(&again);
+    old.take_flows_back();
+    stepper.iterate();
+    assert_eq!(client.recv(&mut [0; 2048]).unwrap(), 1200);
+    client.send(&long(2, b"server-1", b"client", 60, 3)).unwrap();
+    stepper.iterate();
+    assert_eq!(network.heard().unwrap().1, edge);
+    assert!(program.logged.borrow().is_empty());
+    drop(again);
+    end(stepper);
+}
+
+/// A listener that the next process lacks: its flows go on here, and nothing new begins.
+#[test]
+fn flows_of_a_removed_listener_stay() {
+    let network = Network::new();
+    let old = worker();
+    let (mut stepper, program) = network.serve(&old);
+    let client = network.client();
+    client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
+    stepper.iterate();
+    let (_, edge) = network.heard().unwrap();
+    drop(old.leave_datagrams(&[], true));
+    assert!(old.flow_batches(100).is_empty());
+    network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
+    network.client().send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
+    stepper.iterate();
+    stepper.iterate();
+    assert_eq!(client.recv(&mut [0; 2048]).unwrap(), 1200);
+    assert!(network.heard().is_none(), "a stranger begins nothing");
+    assert!(!old.is_empty() && program.logged.borrow().is_empty());
+    end(stepper);
+}
+
+#[test]
+fn flows_without_room_end_with_their_lines() {
+    const FLOWS: usize = 20;
+    let network = Network::new();
+    let (old, new) =
+        (worker(), worker_with(Settings { connections_max: 15, ..SETTINGS }, 64 << 20));
+    let (mut stepper, _) = network.serve(&old);
+    let clients: Vec<_> = (0..FLOWS).map(|_| network.client()).collect();
+    for client in &clients {
+        client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
+        stepper.iterate();
+    }
+    let again = old.leave_datagrams(&[network.listener.clone()], true);
+    let batches = old.flow_batches(8);
+    assert_eq!(batches.iter().map(|it| it.sockets.len()).collect::<Vec<_>>(), [8, 8, 4]);
+    let (after, program) = network.serve(&new);
+    let placed = arrive(&new, copies(&batches));
+    assert_eq!(placed.iter().map(|it| it.served).sum::<usize>(), 15);
+    assert_eq!(placed.iter().map(|it| it.ended).sum::<usize>(), 5);
+    let lines = program.logged.take();
+    assert!(lines.len() == 5 && lines.iter().all(|(bytes, ..)| *bytes == 1200), "{lines:?}");
+    // All of them again: two flows with one address, and no room.
+    let placed = arrive(&new, copies(&batches));
+    assert_eq!(placed.iter().map(|it| it.served).sum::<usize>(), 0);
+    drop(again);
+    end(after);
+    end(stepper);
+}
+
+#[test]
+fn a_message_that_is_none_is_refused_whole() {
+    let network = Network::new();
+    let old = worker();
+    let (mut stepper, program) = network.serve(&old);
+    let client = network.client();
+    client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
+    stepper.iterate();
+    let again = old.leave_datagrams(&[network.listener.clone()], true);
+    let batch = old.flow_batches(100).pop().unwrap();
+    let socket = || batch.sockets[0].try_clone().unwrap();
+    let read = |body: &[u8], sockets: Vec<OwnedFd>| {
+        decode(body, sockets, old.now_unix_ms(), |bytes| program.import_guard(bytes)).map(|_| ())
+    };
+    let body = &batch.body;
+    assert_eq!(read(body, vec![socket()]), Ok(()));
+    assert!(via(body).is_ok());
+    for end in 0..body.len() {
+        assert!(read(&body[..end], vec![socket()]).is_err(), "{end}");
+    }
+    let cases = [
+        ([&body[..], &[0]].concat(), vec![socket()], FlowImportError::Trailing(1)),
+        (body.clone(), vec![], FlowImportError::Sockets { expected: 1, got: 0 }),
+        (body.clone(), vec![socket(), socket()], FlowImportError::Sockets { expected: 1, got: 2 }),
+        (
+            body.clone(),
+            vec![UdpSocket::bind("127.0.0.1:0").unwrap().into()],
+            FlowImportError::Socket,
+        ),
+        (body.clone(), vec![eyelet_sys::socket::pair().unwrap().0], FlowImportError::Socket),
+        ([&[0, 12], &body[2..]].concat(), vec![socket()], FlowImportError::Version(12)),
+    ];
+    for (body, sockets, expected) in cases {
+        assert_eq!(read(&body, sockets), Err(expected));
+    }
+    assert_eq!(&body[..2], VERSION_FLOWS.to_be_bytes());
+    // An id that no version has, and a guard that the program does not know.
+    let id_at = body.windows(8).position(|part| part == b"first-id").unwrap();
+    let mut long_id = body[..id_at - 1].to_vec();
+    long_id.push(21);
+    long_id.extend([7; 21]);
+    long_id.extend(&body[id_at + 8..]);
+    assert_eq!(read(&long_id, vec![socket()]), Err(FlowImportError::Id));
+    let unknown = decode(body, vec![socket()], old.now_unix_ms(), |_| None).map(|_| ());
+    assert_eq!(unknown, Err(FlowImportError::Guard));
+    drop(again);
+    end(stepper);
+}

@@ -1,0 +1,367 @@
+//! Reads certificate revocation lists (RFC 5280 section 5), PEM or DER, into sorted serial numbers
+//! of 20 bytes each, and says if a certificate is on one.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use eyelet_sys::file::{Stamp, read_stamped_text};
+use rustls::crypto::aws_lc_rs;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, TrustAnchor, UnixTime};
+use webpki::{BorrowedCertRevocationList, CertRevocationList, anchor_from_trusted_cert};
+use x509_parser::asn1_rs::FromDer;
+use x509_parser::time::ASN1Time;
+
+use crate::certificate;
+use crate::pem::Pem;
+
+/// Most bytes of a file: about 3 million entries. It is in memory while it is read.
+const FILE_BYTES_MAX: u64 = 128 << 20;
+/// Most bytes of a serial number (RFC 5280 section 4.1.2.2).
+const SERIAL_BYTES: usize = 20;
+
+type Serial = [u8; SERIAL_BYTES];
+
+/// The lists of a rule.
+#[derive(Debug, Default)]
+pub struct Revocations {
+    lists: Vec<RevocationList>,
+    /// True if a list counts that has expired.
+    accepts_expired: bool,
+}
+
+/// The part of a list that is kept. Its authority has signed it.
+#[derive(Debug, PartialEq, Eq)]
+struct RevocationList {
+    /// The distinguished name of the authority, in DER without its tag.
+    issuer: Box<[u8]>,
+    next_update: u64,
+    /// Sorted.
+    serials: Box<[Serial]>,
+}
+
+/// The reason why a file of lists cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CrlError {
+    /// It cannot be read.
+    #[error("cannot read {}: {why}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// The kernel's reason.
+        why: std::io::Error,
+    },
+    /// A list in it cannot be used.
+    #[error("{}: {fault}", file.display())]
+    Unusable {
+        /// The file.
+        file: PathBuf,
+        /// The reason.
+        fault: CrlFault,
+    },
+}
+
+/// The reason why a list cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CrlFault {
+    /// The file has none.
+    #[error("no revocation list in it; expected PEM (\"X509 CRL\") or DER")]
+    None,
+    /// It is no list, or one that Eyelet does not have.
+    #[error("it is no revocation list that can be used: {0}")]
+    Malformed(String),
+    /// It is a part of a list. What is not on it may be on another part.
+    #[error("it is for some certificates only (issuingDistributionPoint): expected a whole list")]
+    Partial,
+    /// Its authority is not there.
+    #[error("its issuer is not among the authorities: add the certificate that has signed it")]
+    NoIssuer,
+    /// None of the authorities of this name has signed it.
+    #[error("its signature is not its issuer's")]
+    Signature,
+}
+
+/// The reason why a certificate does not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RevocationFault {
+    /// It is on a list.
+    Revoked,
+    /// Its authority has no list.
+    Unknown,
+    /// All lists of its authority have expired.
+    Expired,
+    /// It cannot be parsed.
+    Malformed,
+}
+
+impl Revocations {
+    /// Reads files. Each list must be signed by one of the authorities.
+    ///
+    /// # Errors
+    /// The first file that cannot be used.
+    pub fn read(
+        files: &[PathBuf],
+        authorities: &[TrustAnchor<'_>],
+        accepts_expired: bool,
+    ) -> Result<(Self, Vec<Stamp>), CrlError> {
+        let (mut lists, mut stamps) = (Vec::new(), Vec::with_capacity(files.len()));
+        for file in files {
+            let unreadable = |why| CrlError::Unreadable { file: file.clone(), why };
+            let (bytes, stamp) = read_stamped_text(file, FILE_BYTES_MAX).map_err(unreadable)?;
+            let unusable = |fault| CrlError::Unusable { file: file.clone(), fault };
+            lists.extend(of_bytes(&bytes, authorities).map_err(unusable)?);
+            stamps.push(stamp);
+        }
+        Ok((Self { lists, accepts_expired }, stamps))
+    }
+
+    /// Reads the bytes of one file.
+    ///
+    /// # Errors
+    /// Why a list in them cannot be used.
+    pub fn parse(
+        bytes: &[u8],
+        authorities: &[TrustAnchor<'_>],
+        accepts_expired: bool,
+    ) -> Result<Self, CrlFault> {
+        Ok(Self { lists: of_bytes(bytes, authorities)?, accepts_expired })
+    }
+
+    /// Checks a chain whose signatures are verified: each certificate of it, but for an
+    /// authority's own that it has signed itself.
+    ///
+    /// # Errors
+    /// Why one of them does not pass.
+    pub fn check(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), RevocationFault> {
+        for (number, certificate) in [leaf].into_iter().chain(others).enumerate() {
+            let parts = Parts::of(certificate).ok_or(RevocationFault::Malformed)?;
+            let serial = serial(parts.serial).ok_or(RevocationFault::Malformed)?;
+            match self.check_one(parts.issuer, &serial, now) {
+                // An authority's own needs no list, but may be on one (RFC 5280 section 3.2).
+                Err(RevocationFault::Unknown | RevocationFault::Expired)
+                    if number > 0 && parts.issuer == parts.subject => {}
+                checked => checked?,
+            }
+        }
+        Ok(())
+    }
+
+    fn check_one(
+        &self,
+        issuer: &[u8],
+        serial: &Serial,
+        now: UnixTime,
+    ) -> Result<(), RevocationFault> {
+        let (mut is_known, mut is_fresh) = (false, false);
+        for list in self.lists.iter().filter(|list| *list.issuer == *issuer) {
+            if list.serials.binary_search(serial).is_ok() {
+                return Err(RevocationFault::Revoked);
+            }
+            is_known = true;
+            is_fresh |= list.next_update >= now.as_secs();
+        }
+        match (is_known, is_fresh || self.accepts_expired) {
+            (true, true) => Ok(()),
+            (true, false) => Err(RevocationFault::Expired),
+            (false, _) => Err(RevocationFault::Unknown),
+        }
+    }
+
+    /// Number of certificates on the lists.
+    pub fn entries(&self) -> usize {
+        self.lists.iter().map(|list| list.serials.len()).sum()
+    }
+
+    /// Returns the time at which the first of the lists expires, in seconds since 1970.
+    pub fn soonest_expiry(&self) -> Option<u64> {
+        self.lists.iter().map(|list| list.next_update).min()
+    }
+
+    /// Says that a list has expired, and what follows. `None`: none has.
+    pub fn expired(&self, now: SystemTime) -> Option<String> {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+        let expired = self.soonest_expiry().filter(|expiry| *expiry < now)?;
+        let follows = match self.accepts_expired {
+            true => "it counts by `crl_expired = \"accept\"`",
+            false => "certificates of its authority are refused",
+        };
+        Some(format!("a revocation list has expired at {}: {follows}", certificate::date(expired)))
+    }
+}
+
+/// The authorities of a file of certificates.
+pub fn anchors<'a>(chain: &'a [CertificateDer<'_>]) -> impl Iterator<Item = TrustAnchor<'a>> {
+    chain.iter().filter_map(|certificate| anchor_from_trusted_cert(certificate).ok())
+}
+
+/// Reads `files` as a rule with `client_ca` or `upstream_ca` would: what is wrong, or a warning.
+pub fn check_files(
+    files: &[PathBuf],
+    ca: Option<&Path>,
+    accepts_expired: bool,
+) -> Result<Option<String>, String> {
+    // A mistake in `ca` is reported at its own key.
+    let Some(chain) = ca.and_then(|ca| certificate::chain(ca).ok()) else { return Ok(None) };
+    let anchors: Vec<_> = anchors(&chain).collect();
+    let read = Revocations::read(files, &anchors, accepts_expired);
+    let (read, _) = read.map_err(|error| error.to_string())?;
+    Ok(read.expired(SystemTime::now()))
+}
+
+fn of_bytes(
+    bytes: &[u8],
+    authorities: &[TrustAnchor<'_>],
+) -> Result<Vec<RevocationList>, CrlFault> {
+    if bytes.first() == Some(&SEQUENCE) {
+        return Ok(vec![list(bytes, authorities)?]);
+    }
+    let pem = Pem::new(bytes);
+    let sections = CertificateRevocationListDer::pem_slice_iter(pem.as_slice());
+    let lists: Result<Vec<_>, _> = sections
+        .map(|section| {
+            let der = section.map_err(|why| CrlFault::Malformed(why.to_string()))?;
+            list(&der, authorities)
+        })
+        .collect();
+    lists.and_then(|lists| if lists.is_empty() { Err(CrlFault::None) } else { Ok(lists) })
+}
+
+fn list(der: &[u8], authorities: &[TrustAnchor<'_>]) -> Result<RevocationList, CrlFault> {
+    let malformed = |why: &dyn std::fmt::Debug| CrlFault::Malformed(format!("{why:?}"));
+    // It refuses deltas, indirect lists, and critical extensions that nobody here knows.
+    let parsed = BorrowedCertRevocationList::from_der(der).map_err(|why| malformed(&why))?;
+    let mut serials = Vec::new();
+    for entry in &parsed {
+        let entry = entry.map_err(|why| malformed(&why))?;
+        serials.push(serial(entry.serial_number).ok_or_else(|| malformed(&"a long serial"))?);
+    }
+    serials.sort_unstable();
+    serials.dedup();
+    let parsed = CertRevocationList::from(parsed);
+    if parsed.issuing_distribution_point().is_some() {
+        return Err(CrlFault::Partial);
+    }
+    let issuer = parsed.issuer();
+    let next_update = next_update(der).ok_or_else(|| malformed(&"no nextUpdate"))?;
+    let mut named = authorities.iter().filter(|anchor| *anchor.subject == *issuer).peekable();
+    if named.peek().is_none() {
+        return Err(CrlFault::NoIssuer);
+    }
+    if !named.any(|anchor| is_signed_by(der, anchor).unwrap_or(false)) {
+        return Err(CrlFault::Signature);
+    }
+    Ok(RevocationList { issuer: issuer.into(), next_update, serials: serials.into() })
+}
+
+/// A serial number to the right of its place. Leading zeros mean nothing.
+fn serial(bytes: &[u8]) -> Option<Serial> {
+    let significant = bytes.iter().position(|byte| *byte != 0).unwrap_or(bytes.len());
+    let bytes = &bytes[significant..];
+    let mut serial = [0; SERIAL_BYTES];
+    serial.get_mut(SERIAL_BYTES.checked_sub(bytes.len())?..)?.copy_from_slice(bytes);
+    Some(serial)
+}
+
+/// Says if an authority has signed a list. `None`: it has no such structure.
+fn is_signed_by(der: &[u8], anchor: &TrustAnchor<'_>) -> Option<bool> {
+    let mut list = Der(Der(der).take(SEQUENCE)?.value);
+    let (signed, algorithm) = (list.take(SEQUENCE)?, list.take(SEQUENCE)?);
+    let signature = bits(list.take(BIT_STRING)?.value)?;
+    let mut key = Der(&anchor.subject_public_key_info);
+    let (key_algorithm, key) = (key.take(SEQUENCE)?.value, key.take(BIT_STRING)?.value);
+    let mut known = aws_lc_rs::default_provider().signature_verification_algorithms.all.iter();
+    let key = bits(key)?;
+    Some(known.any(|known| {
+        *known.signature_alg_id() == *algorithm.value
+            && *known.public_key_alg_id() == *key_algorithm
+            && known.verify_signature(key, signed.whole, signature).is_ok()
+    }))
+}
+
+fn next_update(der: &[u8]) -> Option<u64> {
+    let mut list = Der(Der(Der(der).take(SEQUENCE)?.value).take(SEQUENCE)?.value);
+    list.take(INTEGER)?;
+    list.take(SEQUENCE)?;
+    list.take(SEQUENCE)?;
+    list.next()?;
+    let (_, time) = ASN1Time::from_der(list.next()?.whole).ok()?;
+    u64::try_from(time.timestamp()).ok()
+}
+
+/// The parts of a certificate that lists are about, in DER without their tags.
+struct Parts<'a> {
+    serial: &'a [u8],
+    issuer: &'a [u8],
+    subject: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    fn of(certificate: &'a [u8]) -> Option<Self> {
+        let mut signed = Der(Der(Der(certificate).take(SEQUENCE)?.value).take(SEQUENCE)?.value);
+        let mut first = signed.next()?;
+        if first.tag == VERSION {
+            first = signed.next()?;
+        }
+        let serial = if first.tag == INTEGER { first.value } else { return None };
+        signed.take(SEQUENCE)?;
+        let issuer = signed.take(SEQUENCE)?.value;
+        signed.take(SEQUENCE)?;
+        Some(Self { serial, issuer, subject: signed.take(SEQUENCE)?.value })
+    }
+}
+
+/// The bytes of a bit string of whole bytes.
+fn bits(value: &[u8]) -> Option<&[u8]> {
+    value.split_first().and_then(|(unused, bytes)| (*unused == 0).then_some(bytes))
+}
+
+const INTEGER: u8 = 0x02;
+const BIT_STRING: u8 = 0x03;
+const SEQUENCE: u8 = 0x30;
+/// `[0] EXPLICIT`, the version of a certificate.
+const VERSION: u8 = 0xa0;
+
+/// Values in DER (X.690), one after the other.
+struct Der<'a>(&'a [u8]);
+
+/// One of them.
+#[derive(Clone, Copy)]
+struct Value<'a> {
+    tag: u8,
+    value: &'a [u8],
+    /// The bytes with their tag and length.
+    whole: &'a [u8],
+}
+
+impl<'a> Der<'a> {
+    /// The next value, if it has this tag.
+    fn take(&mut self, tag: u8) -> Option<Value<'a>> {
+        self.next().filter(|value| value.tag == tag)
+    }
+
+    /// The next value.
+    fn next(&mut self) -> Option<Value<'a>> {
+        let (tag, length) = (*self.0.first()?, *self.0.get(1)?);
+        let (head, length) = match length {
+            0..=0x7f => (2, usize::from(length)),
+            // More than four bytes of length are more than a file has.
+            0x81..=0x84 => {
+                let count = usize::from(length & 0x7f);
+                let bytes = self.0.get(2..2 + count)?;
+                (2 + count, bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
+            }
+            _ => return None,
+        };
+        let whole = self.0.get(..head.checked_add(length)?)?;
+        self.0 = self.0.get(whole.len()..)?;
+        Some(Value { tag, value: whole.get(head..)?, whole })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! Properties of loading a file with a certificate and a key, for any bytes.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
+
+use eyelet_pki::certificate::CertificateFiles;
+use eyelet_pki::certificate::{EXPIRY_WARNING, check_key, describe, load, names};
+
+/// A file gives the same result each time. Either certificate and key can be used, or the error
+/// names the file.
+///
+/// # Panics
+///
+/// If that does not hold.
+pub fn file_is_read_or_refused(bytes: &[u8]) {
+    let file = scratch();
+    std::fs::write(&file, bytes).unwrap();
+    let files = CertificateFiles { certificate: file.clone(), key: file.clone() };
+    let text = |result: &Result<_, _>| result.as_ref().map(drop).map_err(ToString::to_string);
+    let loaded = load(&files);
+    assert_eq!(text(&loaded), text(&load(&files)), "the same file, another result");
+    let certified = match loaded {
+        Ok(pair) => pair.certified,
+        Err(why) => return assert!(why.to_string().contains(file.to_str().unwrap()), "{why}"),
+    };
+    check_key(&file).unwrap();
+    assert!(!certified.cert.is_empty());
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    for certificate in &certified.cert {
+        let Some(description) = describe(certificate) else {
+            assert!(names(certificate).is_empty());
+            continue;
+        };
+        for name in &description.names {
+            assert!(!name.contains(|c: char| c.is_ascii_uppercase()), "{name:?}");
+            assert!(description.covers(name), "{name:?}");
+        }
+        // A certificate that ends before it begins is never valid.
+        let soon = 1_700_000_000 + EXPIRY_WARNING.as_secs().cast_signed();
+        let is_valid = description.not_before <= 1_700_000_000 && soon <= description.not_after;
+        assert_eq!(description.dates_fault(now).is_none(), is_valid, "{description:?}");
+    }
+}
+
+/// A file for this process.
+fn scratch() -> PathBuf {
+    static FILE: OnceLock<PathBuf> = OnceLock::new();
+    let name = || format!("eyelet-certificate-{}.pem", std::process::id());
+    FILE.get_or_init(|| std::env::temp_dir().join(name())).clone()
+}

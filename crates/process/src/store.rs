@@ -1,0 +1,329 @@
+//! `systemctl restart` keeps connections: the process that ends gives its listening sockets and its
+//! parked connections to the service manager, and the next process takes them over.
+//!
+//! Their states are a recording ([`eyelet_sys::recording`]) of the messages of an upgrade: HELLO,
+//! SOCKETS, TICKETS, SERVE, then a BATCH each, then END.
+//!
+//! One process only may ever use a state, because two would use the same AEAD nonces:
+//!
+//! - A socket is in the queue of its carrier, and leaves it when it is read. So of all processes
+//!   that might read a recording, one gets the socket.
+//! - The earlier process takes a connection out of its worker before it records it. The worker puts
+//!   it back only if the recording has no room for it, or is dropped before the manager has it.
+//!   If the process ends before the manager has the recording, the connections end with it. After
+//!   that it does nothing with them, however long it lives.
+//! - The next process reads no connection before the manager has forgotten the recording
+//!   ([`service::forget`]).
+//!   If it ends before that, no key was used, and the manager passes the recording again. If it
+//!   ends after that, the connections end with it. If the manager does not answer, it closes them.
+//! - Several recordings come at once if a restart meets an upgrade, or if the manager did not
+//!   answer before. A connection has one owner, so it is in one of them.
+//!
+//! systemd obeys only processes that `NotifyAccess=` admits; the main process always is. So the
+//! manager is asked first whether it keeps a descriptor ([`service::keeps`]): if not, the process
+//! drains.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use eyelet_engine::departure::{Collected, LeavingBatch, collect, departures};
+use eyelet_engine::moving::batch::{Arrivals, count, deliver};
+use eyelet_engine::moving::parts::{
+    ConnectionBatch, GroupPart, GroupProgress, IncomingGroup, is_first, parts,
+};
+use eyelet_sys::recording::{Recorder, Recording};
+use eyelet_sys::service;
+use eyelet_tls::tickets::Now;
+use zeroize::Zeroizing;
+
+use crate::handover::{
+    HandoverError, MESSAGE_TIMEOUT, Message, Serve, body, hand_state, kind, read,
+};
+use crate::serve::Running;
+use crate::takeover::{EarlierState, state};
+use eyelet_edge::snapshot;
+use eyelet_edge::snapshot::listen::{Bound, ListenError, own_files};
+
+/// The time that exchanges that are under way may take to end, if `drain_timeout` is not shorter.
+/// Parked connections stand still meanwhile, and nobody accepts.
+const ACTIVE_MAX: Duration = Duration::from_secs(2);
+/// The time that the workers may take to give up what they have: this and the time to end the rest.
+const LEAVE_TIMEOUT: Duration = MESSAGE_TIMEOUT;
+
+/// The reason why the service manager does not have the connections.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It closes what it is given. No worker has left.
+    #[error(
+        "connections are drained, because the service manager keeps no descriptors: the unit needs \
+         FileDescriptorStoreMax= besides FDSTORE=, and NotifyAccess= must admit this process"
+    )]
+    NotKept,
+    /// It does not answer. No worker has left.
+    #[error("connections are drained, because the service manager cannot be asked: {0}")]
+    Unasked(io::Error),
+    /// Nothing could be recorded.
+    #[error("the service manager gets nothing: {0}")]
+    Record(#[from] HandoverError),
+    /// It has not said that it has them.
+    #[error("the service manager may keep only some of {connections} connections: {error}")]
+    Unanswered {
+        /// The number of connections that it was given.
+        connections: usize,
+        /// The reason why it is not known.
+        error: io::Error,
+    },
+}
+
+/// Gives everything that is parked to the service manager, with the listening sockets and their
+/// queues. What is active and does not end soon is ended. Returns how many connections these are.
+///
+/// # Errors
+/// [`StoreError`]. With [`StoreError::NotKept`] and [`StoreError::Unasked`] the workers serve on.
+/// Otherwise the connections that they have given up until then are lost.
+pub fn keep(running: &Running, descriptors_max: usize) -> Result<usize, StoreError> {
+    // The environment says how many. Only the manager knows whether.
+    match service::keeps() {
+        Ok(true) => {}
+        Ok(false) => return Err(StoreError::NotKept),
+        Err(error) => return Err(StoreError::Unasked(error)),
+    }
+    let recorded = record(running, descriptors_max).map_err(HandoverError::of_store);
+    let (connections, recording) = recorded?;
+    service::keep(&recording).map_err(|error| StoreError::Unanswered { connections, error })?;
+    Ok(connections)
+}
+
+/// Records everything that is parked. Returns how many connections these are.
+fn record(
+    running: &Running,
+    descriptors_max: usize,
+) -> Result<(usize, Vec<OwnedFd>), HandoverError> {
+    let listeners = running.listeners();
+    let mut recorder = Recorder::new(descriptors_max)?;
+    let tickets = running.ticket_keys().export();
+    let send = |kind, body: &[u8], sockets: &[BorrowedFd<'_>]| recorder.send(kind, body, sockets);
+    hand_state(&listeners, (&tickets, false), send)?;
+    let first_id = running.next_first_id();
+    recorder.send(kind::SERVE, &body(kind::SERVE, &Serve { first_id })?, &[])?;
+    // A process that cannot start has read the listening sockets, and no connection.
+    recorder.end_carrier();
+    let kept: Arc<[Arc<OwnedFd>]> = listeners.iter().flat_map(Bound::distinct).cloned().collect();
+    // The next process keeps so many free, too, unless its limit is another.
+    let batch_descriptors = snapshot::batch_descriptors();
+    let (departures, answers, leaving) =
+        departures(running.workers(), &kept, batch_descriptors, Some(ACTIVE_MAX));
+    running.hand_over(departures);
+    let end = Instant::now() + ACTIVE_MAX + LEAVE_TIMEOUT;
+    let mut full = None;
+    let Collected { kept, stopped, .. } =
+        collect((answers, leaving), end, |batch| match record_batch(&mut recorder, batch) {
+            Err(error) if error.kind() == ErrorKind::StorageFull => {
+                full.get_or_insert(error);
+                Ok(false)
+            }
+            sent => sent.map(|()| true),
+        });
+    if let Some(why) = full {
+        tracing::error!("connections end: {why}");
+    }
+    if let Some(why) = stopped {
+        tracing::error!("{kept} connections leave, and the others are drained: {why}");
+    }
+    // The next process accepts at the same files.
+    listeners.iter().for_each(Bound::leave_file);
+    recorder.send(kind::END, &body(kind::END, &kept)?, &[])?;
+    Ok((kept, recorder.finish()?))
+}
+
+/// Records a batch, or the parts of a group. The reader drops a group whose last part is missing.
+fn record_batch(recorder: &mut Recorder, batch: &LeavingBatch) -> io::Result<()> {
+    let mut send = |kind, body: &[u8], sockets: &[Arc<OwnedFd>]| {
+        let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(|socket| socket.as_fd()).collect();
+        recorder.send(kind, body, &sockets)
+    };
+    match batch.group {
+        None => send(kind::BATCH, &batch.states, &batch.sockets),
+        Some(group) => parts(group, batch)
+            .try_for_each(|GroupPart { body, sockets }| send(kind::PART, &body, sockets)),
+    }
+}
+
+/// The connections that an earlier process has given to the service manager.
+pub struct Stored {
+    recording: Recording,
+    pub listeners: Vec<Bound>,
+    tickets: Zeroizing<Vec<u8>>,
+    first_id: u64,
+}
+
+impl Stored {
+    /// Reads the listeners. The connections stay with the manager.
+    pub fn open(kept: Vec<OwnedFd>) -> Option<Self> {
+        if kept.is_empty() {
+            return None;
+        }
+        let count = kept.len();
+        Self::read(kept)
+            .map_err(HandoverError::of_store)
+            .inspect_err(|error| {
+                tracing::error!("{count} descriptors of the service manager are closed: {error}");
+                if let Err(error) = service::forget() {
+                    tracing::error!("the service manager still has them: {error}");
+                }
+            })
+            .ok()
+    }
+
+    fn read(kept: Vec<OwnedFd>) -> Result<Self, HandoverError> {
+        let mut recording = Recording::open(kept)?;
+        let EarlierState { listeners, tickets, .. } = state(|| next(&mut recording))?;
+        let (received, body) = next(&mut recording)?;
+        let Serve { first_id } = read(&received, kind::SERVE, &body)?;
+        Ok(Self { recording, listeners, tickets, first_id })
+    }
+
+    /// Accepts, and serves the connections, once the manager has forgotten them.
+    ///
+    /// # Errors
+    /// If a socket cannot listen.
+    pub fn serve(self, running: &Running) -> Result<(), ListenError> {
+        let Self { recording, tickets, first_id, .. } = self;
+        if let Err(error) = running.ticket_keys().import(&tickets, Now::read()) {
+            tracing::warn!("clients cannot resume their sessions: {error}");
+        }
+        running.serve(first_id)?;
+        own_files(&running.listeners());
+        if let Err(error) = service::forget() {
+            tracing::error!("connections are closed: the service manager may keep them: {error}");
+            // No state is read. Their clients would wait as long as the manager has the sockets.
+            recording.close();
+            return Ok(());
+        }
+        let workers = running.arrivals();
+        // Its waits would block the runtime of this thread.
+        let taken = thread::spawn(move || {
+            let mut taken = Taken::default();
+            let all = take(recording, &workers, &mut taken);
+            (taken, all)
+        });
+        match taken.join() {
+            Ok((Taken { back, .. }, Ok(all))) if back == all => {
+                tracing::info!("{back} connections are back");
+            }
+            Ok((Taken { back, ended }, Ok(all))) => tracing::error!(
+                "{back} of {all} connections are back: {ended} have ended here, and the service \
+                 manager lost {}",
+                all.saturating_sub(back + ended)
+            ),
+            Ok((Taken { back, ended }, Err(error))) => tracing::error!(
+                "{back} connections are back, {ended} have ended here, and others are lost: {error}"
+            ),
+            Err(_) => tracing::error!("internal error: connections are lost"),
+        }
+        Ok(())
+    }
+}
+
+/// Connections of earlier processes.
+#[derive(Default)]
+struct Taken {
+    /// Those that the workers serve.
+    back: usize,
+    /// Those that cannot be read, or have no room. Nobody is there to take them back.
+    ended: usize,
+}
+
+/// Has the workers serve the connections, and counts them. Returns how many were recorded.
+fn take(
+    mut recording: Recording,
+    workers: &Arrivals,
+    taken: &mut Taken,
+) -> Result<usize, HandoverError> {
+    let (mut recorded, mut group) = (0, None);
+    loop {
+        let (received, body) = next(&mut recording).map_err(HandoverError::of_store)?;
+        if let Some(error) = recording.take_fault() {
+            tracing::error!("connections are lost with the socket that held theirs: {error}");
+        }
+        if received.kind == kind::END {
+            recorded += read::<usize>(&received, kind::END, &body)?;
+            if !recording.next_part() {
+                return Ok(recorded);
+            }
+        }
+        let sockets = received.descriptors;
+        let batch = match received.kind {
+            kind::PART => next_part(&mut group, &body, sockets, (workers, taken)),
+            kind::BATCH => Some(ConnectionBatch::new(body, sockets)),
+            // What another process had besides connections.
+            _ => None,
+        };
+        // Without sockets, if they are lost.
+        let Some(batch) = batch.filter(|batch| !batch.sockets.is_empty()) else { continue };
+        let connections = count(&batch);
+        let delivered = deliver(workers, batch, false, MESSAGE_TIMEOUT);
+        match delivered.map_err(|error| slow(&error)).flatten() {
+            Ok((batch, commit)) => {
+                if let (0, Some(why)) = (taken.ended, batch.why) {
+                    tracing::error!("a connection ends, and others may: {why}");
+                }
+                taken.back += batch.taken;
+                taken.ended += batch.refused.len();
+                // A worker that has ended has closed them.
+                let _ = commit.send(());
+            }
+            // No worker takes it any more: nobody commits it.
+            Err(why) => {
+                tracing::error!("{connections} connections end: {why}");
+                taken.ended += connections;
+            }
+        }
+    }
+}
+
+/// Adds a part to a group. Returns the group when it is whole.
+fn next_part(
+    group: &mut Option<IncomingGroup>,
+    body: &[u8],
+    sockets: Vec<OwnedFd>,
+    (workers, taken): (&Arrivals, &mut Taken),
+) -> Option<ConnectionBatch> {
+    let progress = match group.take() {
+        // One that is not whole had no room in the recording, and has ended in its process.
+        _ if is_first(body) => {
+            IncomingGroup::begin(body, &sockets, &workers.process).map(GroupProgress::More)
+        }
+        Some(begun) => begun.add(body, sockets),
+        // The rest of one that has ended.
+        None => return None,
+    };
+    match progress {
+        Ok(GroupProgress::More(more)) => *group = Some(more),
+        Ok(GroupProgress::Whole(whole)) => return Some(whole),
+        Err(why) => {
+            tracing::error!("connections that share upstream connections end: {why}");
+            taken.ended += 1;
+        }
+    }
+    None
+}
+
+fn slow(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::TimedOut => String::from("the workers are too slow to read them"),
+        _ => String::from("no worker is left"),
+    }
+}
+
+fn next(recording: &mut Recording) -> Result<Message, HandoverError> {
+    let mut body = Zeroizing::default();
+    let received = recording.receive(&mut body)?;
+    Ok((received, body))
+}
+
+#[cfg(test)]
+mod tests;
