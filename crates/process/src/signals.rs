@@ -127,9 +127,7 @@ impl Signals {
                         edge.begin_upgrade(request, program).await;
                     }
                     ControlCommand::ChangeAccountKey => edge.change_account_key(request),
-                    ControlCommand::Held(_) | ControlCommand::Explain(_) => {
-                        edge.answer(request).await;
-                    }
+                    _ => edge.answer(request).await,
                 },
                 event = next_event(&mut edge.upgrade) => {
                     if let Some(stop) = edge.upgraded(event).await {
