@@ -316,6 +316,8 @@ impl Taking {
     /// The upgrade cannot fail any more.
     fn settle(&mut self) {
         let Some(listeners) = self.listeners.take() else { return };
+        // A worker that has died says nothing of its flows.
+        self.workers.process.inboxes.end_flows(MESSAGE_TIMEOUT);
         own_files(&listeners);
         self.predecessors.is_unsettled.store(false, Relaxed);
         tracing::info!("{} connections are taken over", std::mem::take(&mut self.taken));

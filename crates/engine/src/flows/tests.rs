@@ -300,7 +300,7 @@ fn flows_without_room_end_with_their_lines() {
     let network = Network::new();
     let (old, new) =
         (worker(), worker_with(Settings { connections_max: 15, ..SETTINGS }, 64 << 20));
-    let (mut stepper, _) = network.serve(&old);
+    let (mut stepper, _program) = network.serve(&old);
     let clients: Vec<_> = (0..FLOWS).map(|_| network.client()).collect();
     for client in &clients {
         client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();

@@ -1,5 +1,5 @@
-//! The flows of QUIC of a worker, as a list shows them: those whose datagrams pass. One that is being
-//! decided is shown by its slot.
+//! The flows of QUIC of a worker, as a list shows them: those whose datagrams pass. One that is
+//! being decided is shown by its slot.
 
 use std::borrow::Cow;
 use std::ops::Range;
