@@ -9,6 +9,7 @@ mod support;
 
 mod accounted;
 mod acme;
+mod acme_dns;
 mod admin;
 mod admin_page;
 mod asked;
