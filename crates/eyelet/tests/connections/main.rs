@@ -19,6 +19,7 @@ mod balance;
 mod by_dns;
 mod by_request;
 mod clients;
+mod compressed_certificate;
 mod connect;
 mod demo;
 mod early_data;

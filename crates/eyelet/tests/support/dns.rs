@@ -211,10 +211,9 @@ fn answer(
         let (addresses, ttl) = match says_of(&name) {
             None | Some(Says::NxDomain) => break 3,
             Some(Says::Denied(_) | Says::Lame | Says::Referral | Says::Malformed) => break 2,
-            Some(Says::Texts(_)) => break 0,
             Some(Says::OneFamily(six, _)) if six != v6 => return None,
             Some(Says::OneFamily(_, addresses) | Says::NoEdns(addresses)) => (addresses, 60),
-            Some(Says::ServFail) => break 2,
+            Some(Says::ServFail | Says::Texts(_)) => break 2,
             Some(Says::Silence) => return None,
             Some(Says::Alias(to)) => {
                 records.extend(record(&name, &Data::Alias(to), 60));
@@ -275,6 +274,7 @@ fn odd_answer(says: &Says, question: &[u8], asked_for: &[u8]) -> Option<Vec<u8>>
             (0x80, [u16::try_from(texts.len()).unwrap(), 0], records.collect::<Vec<_>>().concat())
         }
         Says::Addresses(..) if is_text => (0x80, [0, 0], vec![]),
+        Says::Texts(_) => (0x80, [0, 0], vec![]),
         Says::Denied(ttl) => {
             let names = [write_name("ns.test"), write_name("root.test")].concat();
             let data = [&names[..], &[0; 16], &ttl.to_be_bytes()].concat();

@@ -147,12 +147,14 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/tls",
         Some(&[
             "aws-lc-rs",
+            "brotli", // certificates in the handshake, and so flate2
             "eyelet-config",
             "eyelet-local-ca",
             "eyelet-memory",
             "eyelet-record",
             "eyelet-sys",
             "eyelet-wire",
+            "flate2",
             "parking_lot",
             "quick_cache",
             "rustls",
