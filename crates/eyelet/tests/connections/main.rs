@@ -9,6 +9,7 @@ mod support;
 
 mod accounted;
 mod acme;
+mod acme_dns;
 mod admin;
 mod admin_page;
 mod asked;
@@ -18,6 +19,7 @@ mod balance;
 mod by_dns;
 mod by_request;
 mod clients;
+mod compressed_certificate;
 mod connect;
 mod demo;
 mod early_data;

@@ -192,6 +192,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/tls",
         Some(&[
             "aws-lc-rs",
+            "brotli", // certificates in the handshake, and so flate2
             "eyelet-config",
             "eyelet-local-ca",
             "eyelet-memory",
@@ -199,6 +200,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-record",
             "eyelet-sys",
             "eyelet-wire",
+            "flate2",
             "parking_lot",
             "quick_cache",
             "rustls",
