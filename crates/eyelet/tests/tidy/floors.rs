@@ -630,6 +630,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-pki",
             "eyelet-record",
             "eyelet-relay",
+            "eyelet-resolve",
             "eyelet-sources",
             "eyelet-spiffe",
             "eyelet-sys",

@@ -15,7 +15,7 @@ use crate::connection::intermediary::outcome_of;
 use crate::connection::route::Route;
 use crate::connection::worker::Http;
 
-/// What is known of a request beside its head.
+/// Facts about a request beside its head.
 #[derive(Clone, Copy)]
 pub struct RequestTraits {
     /// It asks for a WebSocket. Its CONNECT is asked as GET.
