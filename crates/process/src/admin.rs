@@ -15,6 +15,7 @@ use eyelet_admin::{
 };
 use eyelet_config::{Access, AdminSettings, LogFormat, RuleRef};
 use eyelet_engine::listing::Connections;
+use eyelet_engine::moving::batch::CONNECTION_DESCRIPTORS;
 use eyelet_hold::Which;
 use eyelet_telemetry::counters;
 use eyelet_telemetry::held::HeldBy;
@@ -320,6 +321,7 @@ impl EdgeAnswers {
         let addresses = addresses.iter().flat_map(|all| all.iter());
         let addresses: Vec<String> = addresses.map(|one| one.address.to_string()).collect();
         let (settings, limits) = (&snapshot.settings, &snapshot.config.limits);
+        let with_upstream = settings.descriptors_max / CONNECTION_DESCRIPTORS;
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -343,6 +345,7 @@ impl EdgeAnswers {
             },
             "limits": {
                 "connections_max": settings.connections_max,
+                "connections_with_upstream_max": with_upstream.min(settings.connections_max),
                 "descriptors_max": settings.descriptors_max,
                 "memory_max": limits.memory_max,
                 "idle_timeout_seconds": settings.idle_timeout.as_secs_f64(),

@@ -297,11 +297,12 @@ fn the_limit_of_descriptors_is_named() {
     let limits = "connections_max = 100000\nmemory_max = \"32MiB\"\nhello_timeout = \"600s\"";
     let edge = edge_with_descriptors(500, &folder, &upstream, limits);
     let log = edge.log();
-    let most = number_after(&log, "1 worker, at most ");
+    let most = number_after(&log, " connections with an upstream, ");
     assert!((100..500).contains(&most), "{log}");
     let named = format!(
-        "at most {most} connections: descriptors allow no more (limit 500: raise LimitNOFILE= or \
-         ulimit -Hn); connections_max 100000, memory for "
+        "at most {} connections with an upstream, {most} without: descriptors allow no \
+         more (limit 500: raise LimitNOFILE= or ulimit -Hn); connections_max 100000, memory for ",
+        most / 2
     );
     let line = log.lines().find(|line| line.contains(&named)).expect(&log);
     assert!(line.contains("WARN"), "{line}");
