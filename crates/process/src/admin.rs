@@ -415,6 +415,16 @@ fn write_upstreams(metrics: &mut Metrics, snapshot: &Snapshot) {
     for (name, is_up) in by_name(all) {
         up.sample(&[("upstream", name)], u64::from(is_up));
     }
+    let help = "Connections and requests that are open at the upstream.";
+    let mut open = metrics.family(MetricKind::Gauge, "upstream_connections", help);
+    let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
+    for member in members.members() {
+        *by_name.entry(&member.health.name).or_default() +=
+            member.health.counters.open.load(Relaxed);
+    }
+    for (name, count) in by_name {
+        open.sample(&[("upstream", name)], count);
+    }
 }
 
 /// Each name once, in alphabetical order: an upstream is a member for each check and each PROXY
