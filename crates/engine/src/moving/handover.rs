@@ -66,6 +66,7 @@ pub(crate) fn take_out(
     let (info, relay) = park::unpark(worker, key, SlotState::Lingering)?;
     let removed = worker.table.borrow_mut().remove_open(key)?;
     worker.uncount(&removed);
+    worker.counters.handed_over.up();
     let Removed { slot: Slot { client, upstream, .. }, further, streams } = removed;
     let further = further.into_iter().filter_map(|further| further.socket).map(Arc::new).collect();
     let mut detached = Detached {
@@ -223,8 +224,13 @@ pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
         tracing::error!("internal error: one connection is closed");
         return None;
     };
-    if clock == DetachedClock::Import {
-        info.follow_clock(IMPORT_UNIX_MS, worker.now_unix_ms());
+    match clock {
+        DetachedClock::Import => {
+            worker.counters.taken_over.up();
+            info.follow_clock(IMPORT_UNIX_MS, worker.now_unix_ms());
+        }
+        // It has come back to the process that it was to leave.
+        DetachedClock::Worker { .. } => worker.counters.handed_over.down(),
     }
     // From here on the slot counts it.
     drop(counted);
