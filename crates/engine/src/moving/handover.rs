@@ -6,6 +6,7 @@
 //! one of its copies is attached: the one in the other process, or the one that never left.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -228,6 +229,16 @@ pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
         DetachedClock::Import => {
             worker.counters.taken_over.up();
             info.follow_clock(IMPORT_UNIX_MS, worker.now_unix_ms());
+            if let (Some(upstream), Some(program)) = (&sockets.1, worker.program()) {
+                // A spliced one has its address beside the fields that many share.
+                let spliced = match &relay {
+                    Relay::Splice(spliced) => spliced.upstream(),
+                    _ => None,
+                };
+                if let Some(dialled) = spliced.or_else(|| info.decided.upstream.clone()) {
+                    program.taken_over(&mut info, &dialled, upstream.as_fd());
+                }
+            }
         }
         // It has come back to the process that it was to leave.
         DetachedClock::Worker { .. } => worker.counters.handed_over.down(),
