@@ -4,6 +4,9 @@
 use eyelet_client::with_sources;
 use instant_acme::Problem;
 
+use crate::challenge::Challenge;
+use crate::persist::PersistentRecordFault;
+
 /// The reason why an attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AcmeError {
@@ -16,14 +19,25 @@ pub enum AcmeError {
     /// The server could not validate the name.
     #[error("the ACME server could not validate the name by {challenge}: {why}")]
     Invalid {
-        /// The challenge's name.
-        challenge: &'static str,
+        /// The challenge that it tried.
+        challenge: Challenge,
         /// The server's explanation.
         why: String,
     },
     /// The server offers no challenge that this edge can answer.
     #[error("the ACME server offers no challenge that this edge answers")]
     NoChallenge,
+    /// The DNS has no record with which the server could validate the name.
+    #[error("the DNS record for DNS-PERSIST-01 does not let it order: {fault}")]
+    NoRecord {
+        /// The record that is needed.
+        record: String,
+        /// The fault of what is there.
+        fault: PersistentRecordFault,
+    },
+    /// The hook for DNS-01 has failed, for this reason.
+    #[error("{0}")]
+    Hook(String),
     /// The server has no request for another key of the account.
     #[error("the ACME server cannot change the key of an account")]
     NoKeyChange,
@@ -69,12 +83,25 @@ impl AcmeError {
     /// Returns advice for the operator.
     pub fn advice(&self, name: &str) -> String {
         match (self, self.problem()) {
-            (Self::Invalid { challenge: TLS_ALPN, .. }, _) => {
-                format!("port 443 of {name} must lead to a listener of this rule")
-            }
-            (Self::Invalid { .. }, _) => {
-                format!("port 80 of {name} must lead to a listener of kind \"http_redirect\"")
-            }
+            (Self::Invalid { challenge, .. }, _) => match challenge {
+                Challenge::TlsAlpn => {
+                    format!("port 443 of {name} must lead to a listener of this rule")
+                }
+                Challenge::Http => {
+                    format!("port 80 of {name} must lead to a listener of kind \"http_redirect\"")
+                }
+                Challenge::Dns => {
+                    "`dns_hook` must end only when all DNS servers of the zone have the record"
+                        .into()
+                }
+                Challenge::DnsPersist => {
+                    "`eyelet acme record` prints the record that all DNS servers of the zone must \
+                     have"
+                        .into()
+                }
+            },
+            (Self::NoRecord { record, .. }, _) => format!("make the DNS record `{record}`"),
+            (Self::Hook(_), _) => "mend the command `dns_hook` in [acme]".into(),
             (_, "rateLimited") => "the next attempt keeps to the server's limit".into(),
             (_, "rejectedIdentifier" | "unsupportedIdentifier") => {
                 format!("this server issues nothing for {name}: remove it from the rule")
@@ -93,17 +120,15 @@ impl AcmeError {
             (Self::Server(_), _) => {
                 "see that `directory` in [acme] is right and can be reached from here".into()
             }
+            (Self::NoChallenge, _) if name.starts_with("*.") => {
+                "the server may not know DNS-PERSIST-01: set `dns_hook` in [acme] for DNS-01".into()
+            }
             (Self::NoChallenge, _) => "add a listener of kind \"http_redirect\"".into(),
             (Self::Store(_), _) => "see that it can be written to".into(),
             _ => "it is tried again".into(),
         }
     }
 }
-
-/// The name of TLS-ALPN-01 in messages.
-pub const TLS_ALPN: &str = "TLS-ALPN-01";
-/// The name of HTTP-01 in messages.
-pub const HTTP: &str = "HTTP-01";
 
 impl From<instant_acme::Error> for AcmeError {
     fn from(error: instant_acme::Error) -> Self {

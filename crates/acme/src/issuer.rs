@@ -2,30 +2,37 @@
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eyelet_config::{AcmeSettings, FleetSettings};
+use eyelet_config::{AcmeSettings, Dns, FleetSettings};
 use eyelet_pki::certificate::{Pair, load_text, signing_key};
 use eyelet_sys::file::Stamp;
 use eyelet_telemetry::counters::Counters;
 use eyelet_tls::certificates::{CertificateMaker, Certificates};
 use eyelet_tls::client::roots_config;
 use eyelet_tls::tickets::SourceId;
+use http::Method;
 use instant_acme::{
-    Account, AuthorizationHandle, AuthorizationStatus, CertificateIdentifier, ChallengeType,
+    Account, AuthorizationHandle, AuthorizationStatus, CertificateIdentifier, ChallengeHandle,
     Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
 use crate::account::{AccountKeeper, AcmeServer, CHANGE_TIMEOUT};
+use crate::challenge::Challenge;
 use crate::client::Client;
-use crate::error::{AcmeError, HTTP, TLS_ALPN, described};
+use crate::error::{AcmeError, described};
+use crate::hook::HookRecord;
+use crate::key_change;
 use crate::misses;
+use crate::persist::{PersistentRecord, PersistentRecordFault, is_issuer};
 use crate::store::{AcmeStore, Kind, SharedStore};
 use crate::table::Acme;
 
@@ -38,6 +45,22 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(100);
 const POLL: Duration = Duration::from_millis(500);
 const POLL_FACTOR: f32 = 1.5;
 
+/// Most names of a CA. The draft lets a server send ten.
+const ISSUERS_MAX: usize = 10;
+/// Time for a look at the DNS, in which several servers may be asked.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Looks up the TXT records of a name by the DNS servers of the configuration. An error says
+/// nothing about the name.
+pub type TextLookup = fn(Dns, String) -> Pin<Box<dyn Future<Output = Result<Vec<String>, String>>>>;
+
+/// The DNS, as an issuer looks into it.
+#[derive(Clone)]
+pub struct TextDns {
+    pub servers: Dns,
+    pub look_up: TextLookup,
+}
+
 /// One ACME server, as one configuration describes it.
 pub struct Issuer {
     pub settings: AcmeSettings,
@@ -46,10 +69,25 @@ pub struct Issuer {
     pub orders: Semaphore,
     pub counters: Arc<Counters>,
     pub table: Arc<Acme>,
+    dns: TextDns,
     maker: CertificateMaker,
     accounts: AccountKeeper,
+    /// The names of the CA in DNS records, once they were asked for.
+    issuers: RefCell<Vec<String>>,
     /// True if the clock was reported to be wrong.
     is_clock_wrong: Cell<bool>,
+}
+
+/// An answer to a challenge. Dropping it withdraws the answer.
+enum Answered<'a> {
+    Published {
+        _published: Published<'a>,
+    },
+    Record {
+        _record: HookRecord,
+    },
+    /// The record was there before.
+    Persistent,
 }
 
 /// A published answer to a challenge. Dropping it withdraws the answer.
@@ -65,6 +103,7 @@ impl Issuer {
     pub fn new(
         settings: &AcmeSettings,
         fleet: Option<&FleetSettings>,
+        dns: TextDns,
         table: &Arc<Acme>,
         counters: &Arc<Counters>,
     ) -> Result<Self, AcmeError> {
@@ -77,8 +116,10 @@ impl Issuer {
             orders: Semaphore::new(ORDERS_MAX as usize),
             counters: counters.clone(),
             table: table.clone(),
+            dns,
             maker: CertificateMaker::new(),
             accounts: AccountKeeper::default(),
+            issuers: RefCell::default(),
             is_clock_wrong: Cell::new(false),
         })
     }
@@ -113,7 +154,7 @@ impl Issuer {
         &self,
         name: &str,
         replaces: Option<CertificateIdentifier<'static>>,
-        challenge: &ChallengeType,
+        challenge: Challenge,
     ) -> Result<Zeroizing<Vec<u8>>, AcmeError> {
         let account = self.account().await?;
         let identifiers = [Identifier::Dns(name.to_owned())];
@@ -149,33 +190,20 @@ impl Issuer {
         &self,
         name: &str,
         order: &mut Order,
-        wanted: &ChallengeType,
+        wanted: Challenge,
     ) -> Result<(), AcmeError> {
-        let (mut used, mut published) = (TLS_ALPN, Vec::new());
+        let mut answered = Vec::new();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
             let mut authorization = authorization?;
             match authorization.status {
                 AuthorizationStatus::Pending => {}
                 AuthorizationStatus::Valid => continue,
-                _ => return Err(invalid(used, &mut authorization).await),
+                _ => return Err(invalid(wanted, &mut authorization).await),
             }
             let mut challenge =
-                authorization.challenge(wanted.clone()).ok_or(AcmeError::NoChallenge)?;
-            let kind = match challenge.r#type {
-                ChallengeType::Http01 => Kind::Http,
-                _ => Kind::TlsAlpn,
-            };
-            used = if kind == Kind::Http { HTTP } else { TLS_ALPN };
-            let token = challenge.token.clone();
-            let answer = challenge.key_authorization();
-            published.push(Published { issuer: self, name: name.into(), token, kind });
-            if let Some(newest) = published.last() {
-                self.publish(newest, answer.as_str())?;
-            }
-            if self.is_shared() {
-                tokio::time::sleep(misses::KEPT).await;
-            }
+                authorization.challenge(wanted.kind()).ok_or(AcmeError::NoChallenge)?;
+            answered.push(self.answer(name, &challenge, wanted).await?);
             challenge.set_ready().await?;
         }
         if order.state().status == OrderStatus::Ready {
@@ -187,12 +215,90 @@ impl Issuer {
             Ok(_) | Err(instant_acme::Error::Api(_)) => {
                 let mut authorizations = order.authorizations();
                 match authorizations.next().await {
-                    Some(Ok(mut authorization)) => Err(invalid(used, &mut authorization).await),
-                    _ => Err(AcmeError::Invalid { challenge: used, why: "no reason".into() }),
+                    Some(Ok(mut authorization)) => Err(invalid(wanted, &mut authorization).await),
+                    _ => Err(AcmeError::Invalid { challenge: wanted, why: "no reason".into() }),
                 }
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Prepares the answer to a challenge, so that the server may ask.
+    async fn answer(
+        &self,
+        name: &str,
+        challenge: &ChallengeHandle<'_>,
+        wanted: Challenge,
+    ) -> Result<Answered<'_>, AcmeError> {
+        let kind = match wanted {
+            Challenge::DnsPersist => return Ok(Answered::Persistent),
+            Challenge::Dns => {
+                let owner = format!("_acme-challenge.{}", domain(name));
+                let value = challenge.key_authorization().dns_value();
+                let record = HookRecord::make(&self.settings.dns_hook, &owner, &value).await?;
+                return Ok(Answered::Record { _record: record });
+            }
+            Challenge::Http => Kind::Http,
+            Challenge::TlsAlpn => Kind::TlsAlpn,
+        };
+        let token = challenge.token.clone();
+        let answer = challenge.key_authorization();
+        let published = Published { issuer: self, name: name.into(), token, kind };
+        self.publish(&published, answer.as_str())?;
+        if self.is_shared() {
+            tokio::time::sleep(misses::KEPT).await;
+        }
+        Ok(Answered::Published { _published: published })
+    }
+
+    /// Looks if the DNS has a record with which the server validates this wildcard. One that cannot
+    /// be looked up may be there: the server decides.
+    pub async fn check_record(&self, name: &str) -> Result<(), AcmeError> {
+        let record = self.record(name).await?;
+        match self.find(&record).await {
+            Ok(Err(fault)) => Err(AcmeError::NoRecord { record: record.line(), fault }),
+            Ok(Ok(())) => Ok(()),
+            Err(why) => {
+                tracing::warn!("[acme] {}: not looked up before the order: {why}", record.name);
+                Ok(())
+            }
+        }
+    }
+
+    /// The records for these wildcards, as lines of a zone file. A comment says what the DNS has.
+    pub async fn records(&self, names: &[Box<str>]) -> Result<String, AcmeError> {
+        let mut lines = String::new();
+        for name in names {
+            let record = self.record(name).await?;
+            let seen = match self.find(&record).await {
+                Ok(Ok(())) => "it is there".into(),
+                Ok(Err(fault)) => fault.to_string(),
+                Err(why) => format!("it cannot be looked up: {why}"),
+            };
+            lines.push_str(&format!("{} ; {seen}\n", record.line()));
+        }
+        Ok(lines)
+    }
+
+    async fn record(&self, name: &str) -> Result<PersistentRecord, AcmeError> {
+        let account = self.account().await?;
+        if self.issuers.borrow().is_empty() {
+            let named = issuers(&self.client, &self.settings.directory).await?;
+            *self.issuers.borrow_mut() = named;
+        }
+        let record = PersistentRecord::new(domain(name), &self.issuers.borrow(), account.id());
+        record.map_err(AcmeError::Server)
+    }
+
+    /// Looks for the record in the DNS.
+    async fn find(
+        &self,
+        record: &PersistentRecord,
+    ) -> Result<Result<(), PersistentRecordFault>, String> {
+        let found = (self.dns.look_up)(self.dns.servers.clone(), record.name.clone());
+        let found = tokio::time::timeout(LOOKUP_TIMEOUT, found).await;
+        let found = found.unwrap_or_else(|_| Err("no resolver answered".into()))?;
+        Ok(record.find(&found, self.client.server_time()))
     }
 
     /// True if other edges answer, too.
@@ -309,13 +415,30 @@ pub fn stand_in() -> Result<Arc<Certificates>, String> {
 }
 
 /// Returns the reason why the server could not validate.
-async fn invalid(used: &'static str, authorization: &mut AuthorizationHandle<'_>) -> AcmeError {
+async fn invalid(challenge: Challenge, authorization: &mut AuthorizationHandle<'_>) -> AcmeError {
     let why = match authorization.refresh().await {
         Ok(state) => state.challenges.iter().find_map(|challenge| challenge.error.as_ref()),
         Err(_) => None,
     };
     let why = why.map_or_else(|| "it does not say why".into(), described);
-    AcmeError::Invalid { challenge: used, why }
+    AcmeError::Invalid { challenge, why }
+}
+
+/// The names by which the CA goes in records, as the server's directory says (RFC 8555 section
+/// 9.7.6). The draft names this as their source, and only an order says them otherwise.
+async fn issuers(client: &Client, directory: &str) -> Result<Vec<String>, AcmeError> {
+    let answer = key_change::request(client, Method::GET, directory, None).await?;
+    let read: Value = serde_json::from_slice(answer.body())
+        .map_err(|error| AcmeError::Server(format!("its directory is not JSON: {error}")))?;
+    let listed = read.get("meta").and_then(|meta| meta.get("caaIdentities"));
+    let listed = listed.and_then(Value::as_array).into_iter().flatten();
+    let names = listed.filter_map(Value::as_str).filter(|name| is_issuer(name));
+    Ok(names.take(ISSUERS_MAX).map(str::to_owned).collect())
+}
+
+/// The domain that an order for this name validates.
+fn domain(name: &str) -> &str {
+    name.strip_prefix("*.").unwrap_or(name)
 }
 
 /// The identifier of a certificate for its renewal (RFC 9773 section 4.1).

@@ -11,14 +11,14 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use eyelet_config::{AcmeNames, AcmeSettings, Config, FleetSettings};
+use eyelet_config::{AcmeNames, AcmeSettings, Config, Dns, FleetSettings};
 use eyelet_telemetry::counters::{self, Counters};
 use eyelet_telemetry::reason::CertificateLack;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 
 use crate::error::AcmeError;
-use crate::issuer::Issuer;
+use crate::issuer::{Issuer, TextDns, TextLookup};
 use crate::misses::Misses;
 use crate::name::NameKeeper;
 use crate::rate::OrderPermit;
@@ -42,6 +42,7 @@ pub struct AcmeKeeper {
     /// The orders and challenges that workers look into.
     pub table: Arc<Acme>,
     configured: watch::Sender<Option<Configured>>,
+    look_up: TextLookup,
     /// The questions, until the thread is needed.
     asked: Option<mpsc::Receiver<Ask>>,
     thread: Option<JoinHandle<()>>,
@@ -51,18 +52,19 @@ pub struct AcmeKeeper {
 struct Configured {
     acme: AcmeSettings,
     fleet: Option<FleetSettings>,
+    dns: Dns,
     has_on_demand: bool,
 }
 
 impl AcmeKeeper {
-    /// A keeper without names.
+    /// A keeper without names. `look_up` is for records in the DNS.
     ///
     /// # Errors
     /// If rustls refuses the configuration for validations.
-    pub fn new() -> io::Result<Self> {
+    pub fn new(look_up: TextLookup) -> io::Result<Self> {
         let (table, asked) = Acme::new().map_err(io::Error::other)?;
         let configured = watch::Sender::default();
-        Ok(Self { table: Arc::new(table), configured, asked: Some(asked), thread: None })
+        Ok(Self { table: Arc::new(table), configured, look_up, asked: Some(asked), thread: None })
     }
 
     /// True if the thread has ended, which only a failure causes.
@@ -79,6 +81,7 @@ impl AcmeKeeper {
         let configured = config.acme.clone().map(|acme| Configured {
             acme,
             fleet: config.fleet.clone(),
+            dns: config.dns.clone(),
             has_on_demand: config.has_acme_on_demand(),
         });
         let is_on = configured.is_some();
@@ -91,14 +94,15 @@ impl AcmeKeeper {
         if !is_on || self.asked.is_none() {
             return Ok(());
         }
-        let (table, configured) = (self.table.clone(), self.configured.subscribe());
+        let (table, look_up) = (self.table.clone(), self.look_up);
+        let configured = self.configured.subscribe();
         let thread = std::thread::Builder::new().name("acme".into());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (has_begun, begun) = sync_channel(1);
         let (hand, handed) = sync_channel(1);
         let body = move || {
             let Ok(asked) = handed.recv() else { return };
-            let thread = Thread::new(table);
+            let thread = Thread::new(table, look_up);
             LocalSet::new().block_on(&runtime, thread.run(configured, asked, has_begun));
         };
         self.thread = Some(thread.spawn(body)?);
@@ -113,6 +117,7 @@ impl AcmeKeeper {
 /// The state of the thread.
 struct Thread {
     table: Arc<Acme>,
+    look_up: TextLookup,
     counters: Arc<Counters>,
     configured: Option<Configured>,
     issuer: Option<Rc<Issuer>>,
@@ -128,9 +133,10 @@ struct Thread {
 }
 
 impl Thread {
-    fn new(table: Arc<Acme>) -> Self {
+    fn new(table: Arc<Acme>, look_up: TextLookup) -> Self {
         Self {
             table,
+            look_up,
             counters: counters::register(),
             configured: None,
             issuer: None,
@@ -178,7 +184,7 @@ impl Thread {
             let (has_http, prefers_http) = (wanted.has_http, wanted.prefers_http);
             let wanted = AcmeNames { has_http, prefers_http, ..AcmeNames::default() };
             let acme = AcmeSettings { wanted, ..configured.acme.clone() };
-            (acme, configured.fleet.clone())
+            (acme, configured.fleet.clone(), configured.dns.clone())
         };
         let same = before.as_ref().map(server) == self.configured.as_ref().map(server);
         if !same || self.issuer.is_none() {
@@ -192,8 +198,11 @@ impl Thread {
 
     /// Opens the store, and begins with the names.
     fn open(&mut self) {
-        let Some(Configured { acme, fleet, .. }) = &self.configured else { return self.follow() };
-        match Issuer::new(acme, fleet.as_ref(), &self.table, &self.counters) {
+        let Some(Configured { acme, fleet, dns, .. }) = &self.configured else {
+            return self.follow();
+        };
+        let dns = TextDns { servers: dns.clone(), look_up: self.look_up };
+        match Issuer::new(acme, fleet.as_ref(), dns, &self.table, &self.counters) {
             Ok(issuer) => {
                 self.issuer = Some(Rc::new(issuer));
                 self.retry = None;
@@ -268,6 +277,7 @@ impl Thread {
             Ask::Validation(name, answer) => self.fetch(Kind::TlsAlpn, name, answer),
             Ask::Answer(token, answer) => self.fetch(Kind::Http, token, answer),
             Ask::ChangeKey(answer) => self.change_key(answer),
+            Ask::Records(answer) => self.records(answer),
         }
     }
 
@@ -279,6 +289,20 @@ impl Thread {
             let changed = issuer.change_key().await.map_err(|error| error.to_string());
             // The operator may be gone.
             let _ = answer.send(changed);
+        });
+    }
+
+    /// Has the records for the wildcards of the configuration looked up.
+    fn records(&self, answer: oneshot::Sender<Result<String, String>>) {
+        // Without the store there is no account.
+        let Some(issuer) = self.issuer.clone() else { return };
+        let listed = self.configured.as_ref().map(|configured| &configured.acme.wanted.names);
+        let names = listed.into_iter().flatten().filter(|name| name.starts_with("*."));
+        let names: Vec<Box<str>> = names.cloned().collect();
+        spawn_local(async move {
+            let records = issuer.records(&names).await.map_err(|error| error.to_string());
+            // The operator may be gone.
+            let _ = answer.send(records);
         });
     }
 
@@ -350,9 +374,10 @@ mod tests {
             folder: Some(folder.to_owned()),
             profile: None,
             external_account: None,
+            dns_hook: Vec::new(),
             wanted: AcmeNames { names, has_http, ..AcmeNames::default() },
         };
-        Configured { acme, fleet: None, has_on_demand: true }
+        Configured { acme, fleet: None, dns: Dns::default(), has_on_demand: true }
     }
 
     fn with_thread(test: impl AsyncFnOnce(Thread, &std::path::Path)) {
@@ -360,7 +385,7 @@ mod tests {
         let (table, _asked) = Acme::new().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build().unwrap();
-        let thread = Thread::new(Arc::new(table));
+        let thread = Thread::new(Arc::new(table), |_, _| Box::pin(async { Ok(Vec::new()) }));
         LocalSet::new().block_on(&runtime, test(thread, folder.path()));
     }
 

@@ -102,7 +102,7 @@ fn key(pkcs8: &[u8]) -> Result<EcdsaKeyPair, AcmeError> {
 }
 
 /// Asks the server. An answer that is no success is [`AcmeError::Refused`].
-async fn request(
+pub async fn request(
     client: &Client,
     method: Method,
     url: &str,

@@ -6,19 +6,23 @@
 #![allow(missing_docs)] // only the workspace uses it
 
 mod account;
+mod challenge;
 mod client;
 mod error;
+mod hook;
 mod issuer;
 mod keeper;
 mod key_change;
 mod misses;
 mod name;
+mod persist;
 mod rate;
 mod schedule;
 mod store;
 mod table;
 
 pub use account::CHANGE_TIMEOUT;
-pub use issuer::stand_in;
+pub use hook::HOOK_TIMEOUT;
+pub use issuer::{TextLookup, stand_in};
 pub use keeper::AcmeKeeper;
 pub use table::{Acme, CertificatesOrLack, Known};

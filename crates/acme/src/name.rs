@@ -5,12 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use eyelet_config::AcmeSettings;
 use eyelet_pki::certificate::describe;
 use eyelet_pki::pem::Pem;
 use eyelet_telemetry::reason::CertificateLack;
 use eyelet_tls::certificates::Certificates;
-use instant_acme::{CertificateIdentifier, ChallengeType, Error};
+use instant_acme::{CertificateIdentifier, Error};
 
+use crate::challenge::Challenge;
 use crate::client::RETRY_AT;
 use crate::error::AcmeError;
 use crate::issuer::Issuer;
@@ -31,6 +33,8 @@ const LOOK_MIN: Duration = Duration::from_millis(500);
 const LOOK_MAX: Duration = Duration::from_secs(30);
 /// Accounts that are made one after the other when the server knows none of them.
 const RENEWED_ACCOUNTS_MAX: u32 = 2;
+/// The longest pause before the DNS is looked into again for a record that an operator is to make.
+const RECORD_PAUSE_MAX: Duration = Duration::from_mins(5);
 /// The time for which a name that a client asked for is tried.
 const TRIED: Duration = Duration::from_hours(1);
 /// The time for which such a name is refused if too many were ordered. Then a client may ask again.
@@ -226,7 +230,10 @@ impl NameKeeper {
         }
         let replaced = self.held.as_ref().and_then(|held| held.identifier.clone());
         let challenges = self.challenges();
-        let challenge = &challenges[self.tried % challenges.len()];
+        let challenge = challenges[self.tried % challenges.len()];
+        if challenge == Challenge::DnsPersist {
+            self.issuer.check_record(&self.name).await?;
+        }
         let text = self.issuer.order(&self.name, replaced, challenge).await;
         let text = text.inspect_err(|error| {
             if matches!(error, AcmeError::Invalid { .. } | AcmeError::NoChallenge) {
@@ -252,12 +259,19 @@ impl NameKeeper {
         tracing::info!("[acme] {}: the certificate is issued{}", self.name, held.lasts(now));
     }
 
-    /// The challenges that the listeners can answer, the better one first.
-    fn challenges(&self) -> Vec<ChallengeType> {
-        let wanted = &self.issuer.settings.wanted;
-        let mut challenges = vec![ChallengeType::TlsAlpn01];
+    /// The challenges that can be answered, the better one first. Only a DNS record validates a
+    /// wildcard.
+    fn challenges(&self) -> Vec<Challenge> {
+        let AcmeSettings { wanted, dns_hook, .. } = &self.issuer.settings;
+        if self.name.starts_with("*.") {
+            return vec![if dns_hook.is_empty() { Challenge::DnsPersist } else { Challenge::Dns }];
+        }
+        let mut challenges = vec![Challenge::TlsAlpn];
         if wanted.has_http {
-            challenges.insert(usize::from(!wanted.prefers_http), ChallengeType::Http01);
+            challenges.insert(usize::from(!wanted.prefers_http), Challenge::Http);
+        }
+        if !dns_hook.is_empty() {
+            challenges.push(Challenge::Dns);
         }
         challenges
     }
@@ -287,6 +301,9 @@ impl NameKeeper {
             return Duration::ZERO;
         }
         let mut pause = schedule::pause(self.failures, error.is_verdict(), chance());
+        if matches!(error, AcmeError::NoRecord { .. }) {
+            pause = pause.min(RECORD_PAUSE_MAX);
+        }
         if let Ok(Some(at)) = RETRY_AT.try_with(Cell::get) {
             pause = pause.max(at.duration_since(SystemTime::now()).unwrap_or_default());
         }
@@ -379,10 +396,11 @@ pub fn chance() -> f64 {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use eyelet_config::{AcmeNames, AcmeSettings};
+    use eyelet_config::{AcmeNames, AcmeSettings, Dns};
     use eyelet_telemetry::counters;
 
     use super::*;
+    use crate::issuer::{TextDns, TextLookup};
     use crate::table::Acme;
 
     /// A limit of one name is neither used up by another name that fails at the same time, nor
@@ -397,10 +415,13 @@ mod tests {
             folder: Some(folder.path().to_owned()),
             profile: None,
             external_account: None,
+            dns_hook: Vec::new(),
             wanted: AcmeNames::default(),
         };
         let table = Arc::new(Acme::new().unwrap().0);
-        let issuer = Issuer::new(&settings, None, &table, &counters::register()).unwrap();
+        let look_up: TextLookup = |_, _| Box::pin(async { Ok(Vec::new()) });
+        let dns = TextDns { servers: Dns::default(), look_up };
+        let issuer = Issuer::new(&settings, None, dns, &table, &counters::register()).unwrap();
         let issuer = Rc::new(issuer);
         let pause = async |name: &str, told_secs: Option<u64>| {
             let mut keeper = NameKeeper::new(issuer.clone(), name.into(), None);

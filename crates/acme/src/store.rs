@@ -298,6 +298,7 @@ mod tests {
             folder: Some(folder.to_owned()),
             profile: None,
             external_account: None,
+            dns_hook: Vec::new(),
             wanted: eyelet_config::AcmeNames::default(),
         }
     }

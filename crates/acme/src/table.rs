@@ -67,6 +67,9 @@ pub(crate) enum Ask {
     /// The operator wants another key for the account. The answer: the account's URL, or what is
     /// wrong.
     ChangeKey(oneshot::Sender<Result<String, String>>),
+    /// The operator asks for the DNS records of the wildcards. The answer: their lines, or what is
+    /// wrong.
+    Records(oneshot::Sender<Result<String, String>>),
 }
 
 impl Acme {
@@ -85,15 +88,26 @@ impl Acme {
         Ok((acme, asked))
     }
 
-    /// The certificates of a name, or why there are none yet.
+    /// The certificates of a name, or of the wildcard above it, or why there are none yet.
     ///
     /// # Errors
     /// [`CertificateLack`]; [`CertificateLack::Ordered`] also for a name that nobody has asked for.
     pub fn certificates(&self, name: &str) -> Result<Arc<Certificates>, CertificateLack> {
-        match self.names.read().get(name) {
-            Some(Entry { certificates: Some(known), .. }) => Ok(known.clone()),
-            Some(entry) => Err(entry.lack),
-            None => Err(CertificateLack::Ordered),
+        let names = self.names.read();
+        let exact = names.get(name);
+        let own = exact.and_then(|entry| entry.certificates.as_ref());
+        if let Some(own) = own {
+            return Ok(own.clone());
+        }
+        let above = name.split_once('.').map(|(_, above)| above);
+        let wildcard = above.and_then(|above| names.get(&*format!("*.{above}")));
+        match (wildcard, exact) {
+            (Some(Entry { certificates: Some(known), .. }), _) => Ok(known.clone()),
+            (_, Some(entry)) | (Some(entry), None) => Err(entry.lack),
+            (None, None) => Err(match above.is_some_and(|above| is_deep(&names, above)) {
+                true => CertificateLack::Deep,
+                false => CertificateLack::Ordered,
+            }),
         }
     }
 
@@ -171,16 +185,31 @@ impl Acme {
         known()
     }
 
+    /// The DNS records that the wildcards of the configuration need, as lines of a zone file.
+    ///
+    /// # Errors
+    /// What is wrong, for the operator.
+    pub async fn records(&self) -> Result<String, String> {
+        self.asked_by_operator(Ask::Records).await
+    }
+
     /// Gives the account at the server another key. Returns the account's URL.
     ///
     /// # Errors
     /// What is wrong, for the operator.
     pub async fn change_key(&self) -> Result<String, String> {
+        self.asked_by_operator(Ask::ChangeKey).await
+    }
+
+    async fn asked_by_operator(
+        &self,
+        ask: impl FnOnce(oneshot::Sender<Result<String, String>>) -> Ask,
+    ) -> Result<String, String> {
         if !self.is_on.load(Relaxed) {
             return Err("no rule has `certificate = \"acme\"`".into());
         }
         let (answer, answered) = oneshot::channel();
-        let asked = self.asks.try_send(Ask::ChangeKey(answer));
+        let asked = self.asks.try_send(ask(answer));
         asked.map_err(|_| "too many clients ask for certificates: try again")?;
         answered.await.unwrap_or_else(|_| Err("there is no account yet: see the log".into()))
     }
@@ -225,6 +254,13 @@ impl Acme {
             None => _ = answers.remove(token),
         }
     }
+}
+
+/// True if a wildcard is ordered further above a name. Its certificate covers one label only (RFC
+/// 9525 section 6.3).
+fn is_deep(names: &HashMap<Box<str>, Entry>, above: &str) -> bool {
+    let mut parents = above.match_indices('.').map(|(at, _)| &above[at + 1..]);
+    parents.any(|parent| names.contains_key(&*format!("*.{parent}")))
 }
 
 /// RFC 8555 section 8.3: a token has only characters of base64url. 128 bits have 22 of them.

@@ -165,7 +165,7 @@ fn read_rules<'t>(
     (files, lists, local, ordered): ReadState<'_, 't>,
 ) -> (Reading<'t>, Rules, Option<Place<'t>>) {
     let sections = document.sections("rule", "[[rule]]");
-    if sections.is_empty() && document.value("rule").is_none() {
+    if document.lacks("rule") {
         document.at.warning("no rule; every connection will be refused");
     }
     if let Some(beyond) = sections.get(eyelet_policy::RULES_MAX) {

@@ -178,6 +178,12 @@ impl<'t> Section<'t> {
         found.meant.iter().any(|(at, meant)| *at == self.at.at && meant == key)
     }
 
+    /// True if `key` is certainly missing: no slip stands for it, and the text is whole TOML.
+    pub fn lacks(&self, key: &str) -> bool {
+        let is_damaged = self.at.report.found.borrow().damaged;
+        self.value(key).is_none() && !is_damaged && !self.has_mistyped(key)
+    }
+
     pub fn value(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
         self.table.get(key)
     }

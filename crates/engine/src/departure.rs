@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use eyelet_handover::flows::FlowBatch;
 use eyelet_sys::channel::DESCRIPTORS_MAX;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use tokio::sync::mpsc::{self, channel};
@@ -37,15 +38,6 @@ pub struct LeavingBatch {
     /// The number of a group that one message does not carry: the id of its first connection. It is
     /// alone, and its message is all of the states.
     pub group: Option<u64>,
-}
-
-/// Flows of QUIC on their way to another process: one message. They wait for no answer, because the
-/// worker keeps them until the other process needs this one no more.
-pub struct FlowBatch {
-    /// The message.
-    pub body: Vec<u8>,
-    /// Its sockets.
-    pub sockets: Vec<Arc<OwnedFd>>,
 }
 
 /// Counts of a parcel, which moves as one: a connection, or a group of some.

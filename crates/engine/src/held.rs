@@ -13,7 +13,7 @@ use eyelet_telemetry::reason::{Reason, Shed, Stage, When};
 use crate::park::held::held_at;
 use crate::park::{close, wake};
 use crate::worker::Worker;
-use crate::worker::queues::ShedPosition;
+use eyelet_table::queues::ShedPosition;
 
 /// Wakes the held connections of a worker as verdicts come, for as long as it lives.
 pub async fn follow(worker: Rc<Worker>, holds: Arc<Holds>) {

@@ -3,8 +3,6 @@
 //! [`worker::Program`].
 //!
 //! Each module of this list imports only what is above it:
-//! - [`table`]: the connections of a worker, their deadlines and registrations.
-//! - [`links`]: upstream connections that several connections share, while they move.
 //! - [`departure`]: what is said while connections move to another process.
 //! - [`worker`]: the state of a worker, its handle on a connection, and the program that it calls.
 //! - [`park`]: connections between two events.
@@ -19,18 +17,18 @@ pub mod departure;
 pub mod flows;
 pub mod held;
 pub mod iteration;
-pub mod links;
 pub mod listing;
 pub mod moving;
 pub mod park;
 pub mod shedding;
-pub mod table;
 pub mod worker;
 
 #[cfg(test)]
 mod sim;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+/// Upstream connections that several connections share, while they move.
+pub use eyelet_handover::links;
 /// Sides of a connection, and what their sockets are ready for.
 pub use eyelet_relay::ready;
 /// The system calls that move bytes. In tests the simulator replaces them.
@@ -38,3 +36,5 @@ pub use eyelet_relay::ready;
 pub(crate) use eyelet_relay::testing::kernel::socket;
 #[cfg(not(test))]
 pub(crate) use eyelet_sys::socket;
+/// The connections of a worker, their deadlines and registrations.
+pub use eyelet_table as table;

@@ -13,9 +13,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::park;
 use crate::park::rest;
-use crate::table::{EndCause, Slot, SlotState};
 use crate::worker::Worker;
 use eyelet_relay::Relay;
+use eyelet_table::{EndCause, Slot, SlotState};
+
+mod passing;
 
 /// Slots that a worker looks at between two iterations. To copy what it shows of one takes about a
 /// microsecond, so that others wait for less than a millisecond.
@@ -93,7 +95,8 @@ async fn sweep(worker: Rc<Worker>, query: Query) {
         let Ok(room) = query.slices.reserve().await else { return };
         let end = worker.table.borrow().slots().min(begin + step);
         if begin >= end {
-            return;
+            drop(room);
+            return sweep_flows(&worker, &query, step).await;
         }
         let (slice, end) = look(&worker, &query, begin..end);
         if slice != Slice::default() {
@@ -103,6 +106,26 @@ async fn sweep(worker: Rc<Worker>, query: Query) {
         }
         begin = end;
         // The event loop has its iteration.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Looks at each flow of QUIC once.
+async fn sweep_flows(worker: &Rc<Worker>, query: &Query, step: u32) {
+    let mut begin = 0;
+    loop {
+        let Ok(room) = query.slices.reserve().await else { return };
+        let end = worker.flows.table.borrow().slots().min(begin + step);
+        if begin >= end {
+            return;
+        }
+        let slice = passing::look(worker, &query.filter, query.ends, begin..end);
+        if slice != Slice::default() {
+            room.send(slice);
+        } else {
+            drop(room);
+        }
+        begin = end;
         tokio::task::yield_now().await;
     }
 }
@@ -198,12 +221,12 @@ mod tests {
 
     use super::*;
     use crate::park::tests::{EACH_STREAMS, Faulty, parked, terminated, with_exchange};
-    use crate::table::Phase;
     use crate::testing::{SETTINGS, worker};
     use crate::worker::WaitError;
     use crate::worker::{Handle, Settings};
     use eyelet_relay::Flow;
     use eyelet_relay::splice::Spliced;
+    use eyelet_table::Phase;
     use eyelet_telemetry::info::Decided;
     use eyelet_telemetry::listing::ConnectionId;
 

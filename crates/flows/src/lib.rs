@@ -5,6 +5,7 @@
 #![allow(missing_docs)] // only the workspace uses it
 
 pub mod id;
+pub mod listed;
 pub mod moving;
 pub mod order;
 pub mod peer;

@@ -52,7 +52,7 @@ impl<P> Flows<P> {
     }
 
     /// The keys of a flow's addresses, the oldest first.
-    fn addresses(&self, key: Key) -> Vec<Key> {
+    pub fn addresses(&self, key: Key) -> Vec<Key> {
         let mut oldest = key.index;
         while let Some(flow) = self.flows.get(oldest)
             && flow.older != NONE

@@ -55,7 +55,7 @@ pub struct FlowTraffic {
 }
 
 impl FlowTraffic {
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.bytes_to_upstream += other.bytes_to_upstream;
         self.bytes_to_client += other.bytes_to_client;
         self.datagrams_to_upstream += other.datagrams_to_upstream;

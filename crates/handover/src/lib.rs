@@ -1,12 +1,16 @@
-//! A parked connection that moves to another process, as a value and as a message: bytes and
-//! sockets. crates/handover/README.md describes the messages. No socket is read or written here.
+//! A parked connection, or a flow of QUIC, that moves to another process: as a value, and as a
+//! message with its sockets. crates/handover/README.md describes the messages. No socket is read or
+//! written here.
 
 #![allow(missing_docs)] // only the workspace uses it
 
 mod detached;
+pub mod flows;
 mod format;
-mod links;
+pub mod guard;
+pub mod links;
 mod members;
+pub mod quic_move;
 mod rest;
 
 pub use detached::{DetachedClock, IMPORT_UNIX_MS, MovedConnection};

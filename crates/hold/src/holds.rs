@@ -13,11 +13,13 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::filter::Which;
 use crate::question::{DecidedQuestions, HoldKey, HoldQuestion, Who};
-use crate::verdict::{DecideFault, HoldDecision, KEPT_MAX, Keep};
+use crate::verdict::{HoldDecision, KEPT_MAX, Keep, NobodyWaits};
 
 mod handed;
+mod kept;
 
 pub use handed::HandedVerdict;
+use kept::KeptVerdicts;
 
 /// Questions that are open at a time: more than a person can read, and about 300 KiB.
 pub const QUESTIONS_MAX: usize = 1_000;
@@ -50,7 +52,7 @@ struct State {
     open: HashMap<HoldKey, Arc<HoldQuestion>>,
     /// The share of each host in them, and in the places. At most [`HELD_MAX`] hosts have some.
     by_host: HashMap<IpAddr, HostCount>,
-    kept: HashMap<HoldKey, Kept>,
+    kept: KeptVerdicts,
     /// Connections that are held, and the bytes of them.
     held: (usize, usize),
     /// Workers that wait for a verdict.
@@ -70,12 +72,6 @@ struct HostCount {
     places: usize,
 }
 
-#[derive(Debug)]
-struct Kept {
-    decision: HoldDecision,
-    until_unix_ms: u64,
-}
-
 impl Holds {
     /// A place for a connection that holds so many bytes. It has its verdict already if one is
     /// remembered. Returns `None` if [`HELD_MAX`] connections wait, or [`HOST_HELD_MAX`] of its
@@ -90,7 +86,7 @@ impl Holds {
     ) -> Option<HoldPlace> {
         let mut state = self.state.lock();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let kept = state.remembered(&key, now_unix_ms);
+        let kept = state.kept.remembered(&key, now_unix_ms);
         let known = if kept.is_none() { state.open.get(&key).cloned() } else { None };
         let is_new = known.is_none() && kept.is_none();
         let host = who.host();
@@ -109,6 +105,7 @@ impl Holds {
                 waiting: AtomicUsize::new(0),
                 tasks: Mutex::default(),
                 decision: kept.map_or_else(OnceLock::new, OnceLock::from),
+                earlier: OnceLock::new(),
             })
         });
         if is_new {
@@ -121,7 +118,8 @@ impl Holds {
         state.last_place += 1;
         let number = state.last_place;
         drop(state);
-        Some(HoldPlace { holds: self.clone(), question, host, bytes, number, is_first: is_new })
+        let (holds, is_moved) = (self.clone(), false);
+        Some(HoldPlace { holds, question, host, bytes, number, is_first: is_new, is_moved })
     }
 
     /// A connection waits no more.
@@ -141,28 +139,26 @@ impl Holds {
     /// Gives a verdict on questions, and wakes who waits on them.
     ///
     /// # Errors
-    /// [`DecideFault`]. Nothing has changed then.
+    /// [`NobodyWaits`]. Nothing has changed then.
     pub fn decide(
         &self,
         which: Which<'_>,
         decision: HoldDecision,
         keep: Keep,
         now_unix_ms: u64,
-    ) -> Result<DecidedQuestions, DecideFault> {
+    ) -> Result<DecidedQuestions, NobodyWaits> {
         let mut state = self.state.lock();
         let mut found: Vec<Arc<HoldQuestion>> = state.found(which).collect();
         found.sort_unstable_by_key(|question| question.id);
         if found.is_empty() {
-            return Err(DecideFault::Gone);
+            return Err(NobodyWaits);
         }
         if let Keep::For(ms) = keep {
-            state.kept.retain(|_, kept| kept.until_unix_ms > now_unix_ms);
-            if state.kept.len() + found.len() > KEPT_MAX {
-                return Err(DecideFault::Full);
-            }
+            state.kept.make_room(found.len(), now_unix_ms);
             let until_unix_ms = now_unix_ms.saturating_add(ms);
             for question in &found {
-                state.kept.insert(question.key.clone(), Kept { decision, until_unix_ms });
+                let host = Some(question.who.host());
+                state.kept.keep(question.key.clone(), host, (decision, until_unix_ms));
             }
         }
         let (mut connections, mut wakers) = (0, Vec::new());
@@ -253,16 +249,6 @@ impl Holds {
 }
 
 impl State {
-    fn remembered(&mut self, key: &HoldKey, now_unix_ms: u64) -> Option<HoldDecision> {
-        // Most processes remember none.
-        let kept = self.kept.get(key)?;
-        if kept.until_unix_ms > now_unix_ms {
-            return Some(kept.decision);
-        }
-        self.kept.remove(key);
-        None
-    }
-
     fn found<'a>(&'a self, which: Which<'a>) -> impl Iterator<Item = Arc<HoldQuestion>> + 'a {
         let takes = move |question: &&Arc<HoldQuestion>| match which {
             Which::Id(wanted) => wanted == question.id,
@@ -336,6 +322,8 @@ pub struct HoldPlace {
     pub(crate) number: u64,
     /// True if nobody waited on the question before.
     is_first: bool,
+    /// True if its connection waited in another process before.
+    is_moved: bool,
 }
 
 impl HoldPlace {
@@ -344,9 +332,23 @@ impl HoldPlace {
         self.is_first
     }
 
+    /// Has it be the place of a connection that waited in another process before: what was decided
+    /// there on those who waited is for it, too.
+    #[must_use]
+    pub fn moved(mut self) -> Self {
+        self.is_moved = true;
+        self
+    }
+
     /// The verdict, once there is one.
     pub fn decision(&self) -> Option<HoldDecision> {
-        self.question.decision.get().copied()
+        self.earlier().or_else(|| self.question.decision.get().copied())
+    }
+
+    /// The verdict of the process where it waited before.
+    fn earlier(&self) -> Option<HoldDecision> {
+        let (last, decision) = self.question.earlier.get().filter(|_| self.is_moved)?;
+        (self.number <= *last).then_some(*decision)
     }
 
     /// Waits in a task for the verdict. A parked connection is woken by its worker instead.
@@ -415,12 +417,12 @@ mod tests {
         assert_eq!(b.decision(), None);
         // A second verdict on the same question is one for nobody.
         let again = holds.decide(which, REFUSE, Keep::Once, 6);
-        assert_eq!(again.err(), Some(DecideFault::Gone));
+        assert_eq!(again.err(), Some(NobodyWaits));
         assert_eq!(a[0].decision(), Some(ALLOW));
         let id = b.question().id;
         drop((a, b));
         let gone = holds.decide(Which::Id(id), ALLOW, Keep::Once, 6);
-        assert_eq!(gone.err(), Some(DecideFault::Gone));
+        assert_eq!(gone.err(), Some(NobodyWaits));
         assert_eq!((holds.held(), holds.open().len()), ((0, 0), 0));
     }
 

@@ -16,4 +16,4 @@ pub use holds::{
     Sink,
 };
 pub use question::{DecidedQuestions, HoldKey, HoldQuestion, REQUEST_BYTES_MAX, RequestKey, Who};
-pub use verdict::{DecideFault, HoldDecision, KEPT_MAX, Keep};
+pub use verdict::{HoldDecision, KEPT_MAX, Keep, NobodyWaits};

@@ -96,6 +96,9 @@ pub struct HoldQuestion {
     /// their worker.
     pub(crate) tasks: Mutex<HashMap<u64, Waker>>,
     pub(crate) decision: OnceLock<HoldDecision>,
+    /// The verdict of the process before on those who waited there, and the last place that was
+    /// given when it came.
+    pub(crate) earlier: OnceLock<(u64, HoldDecision)>,
 }
 
 impl HoldQuestion {

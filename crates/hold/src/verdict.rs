@@ -1,10 +1,11 @@
-//! Verdicts: for how long, and why one cannot be given.
+//! Verdicts: for how long they hold, and why one cannot be given.
 
 use std::fmt;
 
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
-/// Verdicts that are remembered at a time: about 1 MiB. Each was given by hand or by the webhook.
+/// Verdicts that are remembered at a time: about 1 MiB where they are about names, 20 MiB where
+/// each has the longest path. Each was given by hand or by the webhook.
 pub const KEPT_MAX: usize = 10_000;
 
 /// A verdict, and who gave it.
@@ -23,22 +24,14 @@ pub enum Keep {
     For(u64),
 }
 
-/// The reason for which a verdict cannot be given.
+/// Nobody waits for a verdict: it was decided, its time was over, or its clients have gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecideFault {
-    /// Nobody waits for it: it was decided, its time was over, or its clients have gone.
-    Gone,
-    /// [`KEPT_MAX`] verdicts are remembered.
-    Full,
-}
+pub struct NobodyWaits;
 
-impl fmt::Display for DecideFault {
+impl fmt::Display for NobodyWaits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gone => f.write_str("nobody waits for this any more"),
-            Self::Full => write!(f, "{KEPT_MAX} verdicts are remembered already"),
-        }
+        f.write_str("nobody waits for this any more")
     }
 }
 
-impl std::error::Error for DecideFault {}
+impl std::error::Error for NobodyWaits {}

@@ -24,6 +24,7 @@ use eyelet_http1::head::Length;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::dial::{DialTerms, Dialled, dial, spoken};
+use eyelet_upstream::http2::Http2Connection;
 use eyelet_upstream::request::{BodyCodings, HeadAsked, NoAnswer, UpstreamRequest};
 
 /// Time from the end of one check to the next. A failure is noticed after two of them, and an
@@ -159,7 +160,8 @@ async fn ask(
     let mut upstream = match dialled.map_err(|failure| CheckError::Failed(failure.reason))? {
         Dialled::Http1(connection) => Upstream::Http1(connection),
         Dialled::Http2(connection) => {
-            let asked = connection.ask(&request).ok_or_else(|| failed(NoAnswer::Unread))?;
+            let asked = Http2Connection::ask(&connection, &request)
+                .ok_or_else(|| failed(NoAnswer::Unread))?;
             Upstream::Http2(Box::new(asked))
         }
     };

@@ -29,7 +29,7 @@ use eyelet_engine::shedding::CountedTask;
 use eyelet_engine::table::{LARGE_BYTES, Phase};
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::fault::RequestFault;
-use eyelet_http1::head::{Length, Request, Scanner, take_request};
+use eyelet_http1::head::{Length, Request, Scanner};
 use eyelet_memory::budget::HELLO_BYTES;
 use eyelet_memory::wiped::WipedBytes;
 use eyelet_telemetry::info::End;
@@ -39,11 +39,9 @@ use eyelet_telemetry::reason::{Reason, Stage, When};
 const HEAD: When = When::During(Stage::RequestHead);
 
 /// The next event of a connection.
-// Moving the largest variant costs less than a box for each request.
-#[allow(clippy::large_enum_variant)]
 pub enum NextRequest {
-    /// A request.
-    Request(Request),
+    /// A request, which was read.
+    Request,
     /// No request for now.
     Rest,
     /// An invalid request.
@@ -71,7 +69,7 @@ pub async fn serve(
     _task: CountedTask,
     mut exchange: Option<WipedBytes>,
 ) {
-    let mut pipeline = Pipeline::default();
+    let (mut pipeline, mut request) = (Pipeline::default(), Request::empty());
     let (reason, last) = loop {
         if let Some(exchange) = exchange.take() {
             let exchange = match resting::read(&exchange) {
@@ -93,30 +91,30 @@ pub async fn serve(
                 None => continue,
             }
         }
-        let mut asked = None;
-        let mut next = match pipeline.pop() {
+        let (mut asked, wait) = (None, served.intermediary.awake());
+        let next = match pipeline.pop() {
             Some(waiting) => {
-                asked = waiting.asked;
-                in_turn(&client, waiting.request)
+                (request, asked) = (waiting.request, waiting.asked);
+                in_turn(&client)
             }
-            None => next(&mut client, &served.http, served.intermediary.awake()).await,
+            None => next(&mut client, &served.http, wait, &mut request).await,
         };
-        match &mut next {
-            NextRequest::Request(request) => {
+        match next {
+            NextRequest::Request => {
                 if let Some(newer) = served.reloaded(|| client.handle.local_address()) {
                     (served, asked) = (newer, None);
                     pipeline.forget_asked();
                 }
-                pipeline.begin(request);
+                pipeline.begin(&request);
                 let ahead = Ahead { pipeline: &mut pipeline, asked };
-                let mut step = step(&mut client, &served, request, ahead).await;
+                let mut step = step(&mut client, &served, &mut request, ahead).await;
                 step.pass_rule(&mut served);
                 if let Some(switched) = step.done.switched.take() {
                     let switched = switched::switch(client, served, switched).await;
                     return switched.map_or((), |rests| resting::rest_switched(*rests));
                 }
                 if step.done.waits() {
-                    return leave(client, served, request, step.done);
+                    return leave(client, served, &request, step.done);
                 }
                 if let Some(end) = step.end(&served) {
                     break end;
@@ -125,10 +123,10 @@ pub async fn serve(
             }
             NextRequest::Rest => return rest(client, served),
             NextRequest::Fault(fault) => {
-                refuse(&mut client, &served, *fault).await;
-                break (request_reason(*fault), Last::Close);
+                refuse(&mut client, &served, fault).await;
+                break (request_reason(fault), Last::Close);
             }
-            NextRequest::End(reason) => break (reason.clone(), Last::Close),
+            NextRequest::End(reason) => break (reason, Last::Close),
             NextRequest::ClientLost(client_lost) => break (client_lost.reason(), Last::Cut),
         }
     };
@@ -146,11 +144,11 @@ fn leave(client: ClientStream, served: ServedConnection, request: &Request, done
     }
 }
 
-/// A request that was read before its turn, which has come.
-fn in_turn(client: &ClientStream, request: Request) -> NextRequest {
+/// The turn of a request that was read before has come.
+fn in_turn(client: &ClientStream) -> NextRequest {
     match client.handle.in_time() {
         Err(shed @ WaitError::Shed) => NextRequest::ClientLost(shed.into()),
-        _ => NextRequest::Request(request),
+        _ => NextRequest::Request,
     }
 }
 
@@ -173,10 +171,14 @@ fn rest(client: ClientStream, mut served: ServedConnection) {
     park::park(&handle, &mut info, relay);
 }
 
-/// Waits for a request, for so long.
-pub async fn next(client: &mut ClientStream, http: &Http, wait: Duration) -> NextRequest {
-    let config = &http.shared.config.http;
-    let engine = &http.engine;
+/// Waits for a request, for so long. It is read in the place of an earlier one.
+pub async fn next(
+    client: &mut ClientStream,
+    http: &Http,
+    wait: Duration,
+    request: &mut Request,
+) -> NextRequest {
+    let (config, engine) = (&http.shared.config.http, &http.engine);
     if client.plain.is_empty() {
         if engine.is_draining() {
             return NextRequest::End(Reason::Drained(None));
@@ -208,15 +210,15 @@ pub async fn next(client: &mut ClientStream, http: &Http, wait: Duration) -> Nex
     }
     let (mut scanner, mut is_bounded) = (Scanner::default(), false);
     loop {
-        match take_request(&mut client.plain, &mut scanner, config.head_bytes_max) {
-            Ok(Some(request)) => {
+        match request.take(&mut client.plain, &mut scanner, config.head_bytes_max) {
+            Ok(true) => {
                 engine.enters(client.handle.key(), Phase::Busy);
                 if let Err(shed @ WaitError::Shed) = client.handle.in_time() {
                     return NextRequest::ClientLost(shed.into());
                 }
-                return NextRequest::Request(request);
+                return NextRequest::Request;
             }
-            Ok(None) => {}
+            Ok(false) => {}
             Err(fault) => return NextRequest::Fault(fault),
         }
         // Most heads arrive whole, and their exchange sets its own deadlines.

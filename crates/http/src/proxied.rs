@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_config::{
-    Action, Balance, CertificateSource, Compression, CompressionMode, Fields, HttpUpstream,
-    Terminate, TerminateUpstream, Version,
+    Action, Compression, CompressionMode, HttpUpstream, Terminate, TerminateUpstream,
 };
 use eyelet_engine::shedding::CountedTask;
 use eyelet_engine::table::Phase;
@@ -134,8 +133,9 @@ impl ProxiedClient {
             Some(outcome) => End { outcome, reason },
             None => End::failed(reason),
         };
-        let fault = match http1::next(&mut self.client, http, AWAKE).await {
-            NextRequest::Request(request) => match target(&request, self.dialled) {
+        let mut request = Request::empty();
+        let fault = match http1::next(&mut self.client, http, AWAKE, &mut request).await {
+            NextRequest::Request => match target(&request, self.dialled) {
                 Ok(target) => return Ok(ProxiedRequest { request, target }),
                 Err(fault) => fault,
             },
@@ -270,22 +270,7 @@ fn is_for_proxies(name: &HeaderName) -> bool {
 /// Returns what an exchange asks of a rule: nothing but the upstream.
 fn terminate(upstream: HttpUpstream) -> Action {
     Action::Terminate(Terminate {
-        upstream: TerminateUpstream::Http(upstream),
-        others: Vec::new(),
-        balance: Balance::default(),
-        headers: Fields::default(),
-        no_hsts: false,
-        hold: None,
-        certificates: CertificateSource::Files,
-        upstream_wait: Duration::ZERO,
-        alpn_select: Vec::new(),
-        client_ca: None,
-        client_spiffe: Vec::new(),
-        client_crl: Vec::new(),
-        accepts_expired_crl: false,
-        client_cert_header: false,
         compression: Compression { mode: CompressionMode::Off, ..Compression::default() },
-        tls_version_min: Version::Tls12,
-        proxy_protocol: None,
+        ..Terminate::to(TerminateUpstream::Http(upstream))
     })
 }

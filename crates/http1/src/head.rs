@@ -69,6 +69,13 @@ pub struct Request {
 }
 
 impl Request {
+    /// One that was not read yet.
+    pub fn empty() -> Self {
+        let (parts, ()) = http::Request::new(()).into_parts();
+        let (length, head) = (Length::Empty, Bytes::new());
+        Self { parts, length, keep_alive: false, roles: FieldRoles::default(), head }
+    }
+
     /// Its head as it came.
     pub fn raw(&self) -> &[u8] {
         &self.head
@@ -77,8 +84,96 @@ impl Request {
     /// Gives the memory of a request that was served to a later message, unless something still
     /// needs a part of it.
     pub fn give_back(&mut self) {
-        self.parts.uri = Uri::default();
+        (self.parts.uri, self.parts.headers) = (Uri::default(), HeaderMap::new());
         recycle(std::mem::take(&mut self.head));
+    }
+
+    /// Takes a request's head off the front of `buffer`, in the place of an earlier request: a move
+    /// of all of it would be a copy. Returns false if it is incomplete. After a fault, nothing in
+    /// it counts.
+    pub fn take(
+        &mut self,
+        buffer: &mut BytesMut,
+        scanner: &mut Scanner,
+        head_bytes_max: usize,
+    ) -> Result<bool, RequestFault> {
+        if scanner.is_new() && buffer.len() <= head_bytes_max && self.take_whole(buffer) {
+            return Ok(true);
+        }
+        let Some(end) = request_end(buffer, scanner, head_bytes_max)? else { return Ok(false) };
+        let lines = std::mem::take(scanner).lines;
+        let mut head = split_to(buffer, end);
+        as_known_version(&mut head);
+        self.head = head.freeze();
+        self.read(lines).map(|()| true)
+    }
+
+    /// Takes a head that is all of `buffer`, as most are: its end is not searched before it is
+    /// read. False: nothing was taken, and why is found by the line. An empty line before the end
+    /// is that of another request, and no field line.
+    fn take_whole(&mut self, buffer: &mut BytesMut) -> bool {
+        let line = read_common(buffer).filter(|_| buffer.ends_with(b"\r\n\r\n"));
+        let Some(line) = line else { return false };
+        let lines = (buffer.len() / LINE_BYTES).min(SPARE_FIELDS_MAX - FIELDS_ADDED);
+        self.head = std::mem::take(buffer).freeze();
+        let is_read = self.read_behind(line, lines).is_ok();
+        if !is_read {
+            *buffer = std::mem::take(&mut self.head).into();
+        }
+        is_read
+    }
+
+    /// Reads its head.
+    fn read(&mut self, lines: usize) -> Result<(), RequestFault> {
+        if let Some(line) = read_common(&self.head) {
+            return self.read_behind(line, lines);
+        }
+        let head = &self.head;
+        let line_end = first_line_end(head).ok_or(RequestFault::Line)?;
+        let mut parsed = httparse::Request::new(&mut []);
+        match parsed.parse(&head[..line_end]) {
+            // The fields are read here, because httparse would only find them.
+            Ok(_) => {}
+            Err(httparse::Error::Version) => return Err(version_fault(head)),
+            Err(httparse::Error::Token) => return Err(RequestFault::Line),
+            Err(_) => return Err(RequestFault::Field),
+        }
+        let (Some(method), Some(target), Some(minor)) =
+            (parsed.method, parsed.path, parsed.version)
+        else {
+            return Err(RequestFault::Line);
+        };
+        let mut fields = Fields::new(&mut self.parts.headers);
+        let read = fields.read(head, (line_end, lines), HeadKind::Request);
+        read.map_err(BadFields::of_request)?;
+        if target.len() > TARGET_BYTES_MAX {
+            return Err(RequestFault::TargetTooLong);
+        }
+        if method.len() > METHOD_BYTES_MAX {
+            return Err(RequestFault::Line);
+        }
+        let method = Method::from_bytes(method.as_bytes()).map_err(|_| RequestFault::Line)?;
+        let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
+        self.parts.uri = read_target(&method, head, target, read_host(head, version, &fields)?)?;
+        (self.parts.method, self.parts.version) = (method, version);
+        self.length = request_length(version, &fields)?;
+        (self.keep_alive, self.roles) = (keep_alive(version, &fields), fields.roles);
+        Ok(())
+    }
+
+    /// Reads what is behind a common line.
+    #[inline]
+    fn read_behind(&mut self, line: RequestLine, lines: usize) -> Result<(), RequestFault> {
+        let RequestLine { method, path, end } = line;
+        let (head, version) = (&self.head, Version::HTTP_11);
+        let mut fields = Fields::new(&mut self.parts.headers);
+        fields.read(head, (end, lines), HeadKind::Request).map_err(BadFields::of_request)?;
+        let host = read_host(head, version, &fields)?;
+        self.parts.uri = build(Scheme::HTTPS, host, head.slice(path))?;
+        (self.parts.method, self.parts.version) = (method, version);
+        self.length = request_length(version, &fields)?;
+        (self.keep_alive, self.roles) = (keep_alive(version, &fields), fields.roles);
+        Ok(())
     }
 }
 
@@ -101,48 +196,18 @@ pub fn take_request(
     scanner: &mut Scanner,
     head_bytes_max: usize,
 ) -> Result<Option<Request>, RequestFault> {
-    if scanner.is_new()
-        && buffer.len() <= head_bytes_max
-        && let Some(request) = take_whole(buffer)
-    {
-        return Ok(Some(request));
-    }
-    let Some(end) = request_end(buffer, scanner, head_bytes_max)? else { return Ok(None) };
-    let lines = std::mem::take(scanner).lines;
-    let mut head = split_to(buffer, end);
-    as_known_version(&mut head);
-    let head = head.freeze();
-    let mut request = read_request(head.clone(), lines)?;
-    request.head = head;
-    Ok(Some(request))
-}
-
-/// Takes a head that is all of `buffer`, as most are: its end is not searched before it is read.
-/// `None`: nothing was taken, and why is found by the line. An empty line before the end is that of
-/// another request, and no field line.
-fn take_whole(buffer: &mut BytesMut) -> Option<Request> {
-    let line = read_common(buffer).filter(|_| buffer.ends_with(b"\r\n\r\n"))?;
-    let head = std::mem::take(buffer).freeze();
-    let lines = (head.len() / LINE_BYTES).min(SPARE_FIELDS_MAX - FIELDS_ADDED);
-    match read_behind(&head, line, lines) {
-        Ok(mut request) => {
-            request.head = head;
-            Some(request)
-        }
-        Err(_) => {
-            *buffer = head.into();
-            None
-        }
-    }
+    let mut request = Request::empty();
+    Ok(request.take(buffer, scanner, head_bytes_max)?.then_some(request))
 }
 
 /// Reads a request's head of this length where it is. The memory of `received` counts as long as
 /// the request lives.
 pub fn counted_request(mut received: CountedBuffer, end: usize) -> Result<Request, RequestFault> {
     as_known_version(&mut received[..end]);
-    let head = received.into_bytes().slice(..end);
-    let lines = memchr_iter(b'\n', &head).count();
-    read_request(head, lines)
+    let mut request = Request::empty();
+    request.head = received.into_bytes().slice(..end);
+    let lines = memchr_iter(b'\n', &request.head).count();
+    request.read(lines).map(|()| request)
 }
 
 /// The length of a request's head; `None` if it is incomplete. `begun` extends the last call's.
@@ -195,60 +260,6 @@ fn as_known_version(buffer: &mut [u8]) {
     {
         *minor = b'1';
     }
-}
-
-fn read_request(head: Bytes, lines: usize) -> Result<Request, RequestFault> {
-    if let Some(line) = read_common(&head) {
-        return read_behind(&head, line, lines);
-    }
-    let line_end = first_line_end(&head).ok_or(RequestFault::Line)?;
-    let mut parsed = httparse::Request::new(&mut []);
-    match parsed.parse(&head[..line_end]) {
-        // The fields are read here, because httparse would only find them.
-        Ok(_) => {}
-        Err(httparse::Error::Version) => return Err(version_fault(&head)),
-        Err(httparse::Error::Token) => return Err(RequestFault::Line),
-        Err(_) => return Err(RequestFault::Field),
-    }
-    let (Some(method), Some(target), Some(minor)) = (parsed.method, parsed.path, parsed.version)
-    else {
-        return Err(RequestFault::Line);
-    };
-    let fields =
-        read_fields(&head, (line_end, lines), HeadKind::Request).map_err(BadFields::of_request)?;
-    if target.len() > TARGET_BYTES_MAX {
-        return Err(RequestFault::TargetTooLong);
-    }
-    if method.len() > METHOD_BYTES_MAX {
-        return Err(RequestFault::Line);
-    }
-    let method = Method::from_bytes(method.as_bytes()).map_err(|_| RequestFault::Line)?;
-    let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
-    let uri = read_target(&method, &head, target, read_host(&head, version, &fields)?)?;
-    as_request((method, uri, version), fields)
-}
-
-/// Reads what is behind a common line.
-#[inline]
-fn read_behind(head: &Bytes, line: RequestLine, lines: usize) -> Result<Request, RequestFault> {
-    let RequestLine { method, path, end } = line;
-    let fields = read_fields(head, (end, lines), HeadKind::Request);
-    let fields = fields.map_err(BadFields::of_request)?;
-    let host = read_host(head, Version::HTTP_11, &fields)?;
-    let uri = build(Scheme::HTTPS, host, head.slice(path))?;
-    as_request((method, uri, Version::HTTP_11), fields)
-}
-
-#[inline]
-fn as_request(
-    (method, uri, version): (Method, Uri, Version),
-    fields: Fields,
-) -> Result<Request, RequestFault> {
-    let length = request_length(version, &fields)?;
-    let (keep_alive, roles) = (keep_alive(version, &fields), fields.roles);
-    let (mut parts, ()) = http::Request::new(()).into_parts();
-    (parts.method, parts.uri, parts.version, parts.headers) = (method, uri, version, fields.map);
-    Ok(Request { parts, length, keep_alive, roles, head: Bytes::new() })
 }
 
 /// The end of a head's first line. One empty line may be before that of a request (RFC 9112 2.2).
@@ -329,66 +340,9 @@ impl From<BadLine> for BadFields {
     }
 }
 
-/// Reads the fields in their order, except that fields which are not passed on come last:
-/// hop-by-hop fields, and the length of a request, which is written anew. The map fills the gap of
-/// a removed field with its last one. That would change the order of the others. `Host` and most
-/// `Connection` fields are only noted. The fields begin at `at`, and there are about as many as
-/// lines.
-fn read_fields(
-    head: &Bytes,
-    (at, lines): (usize, usize),
-    kind: HeadKind,
-) -> Result<Fields, BadFields> {
-    let is_request = kind == HeadKind::Request;
-    let count_max = if is_request { FIELDS_MAX } else { RESPONSE_FIELDS_MAX };
-    let mut fields = Fields::new(lines.saturating_sub(1).min(count_max));
-    let mut last = Vec::new();
-    for (index, line) in FieldLines::new(head, at, !is_request).enumerate() {
-        let FieldLine { name, role, value, has_crlf } = line?;
-        if index == count_max {
-            return Err(BadFields::TooMany);
-        }
-        if is_request && !has_crlf {
-            return Err(BadFields::Malformed);
-        }
-        let text = &head[value.clone()];
-        let is_last = match role {
-            FieldRole::Other => {
-                if is_request && is_framing_alias(name.as_str().as_bytes()) {
-                    return Err(BadFields::Malformed);
-                }
-                false
-            }
-            FieldRole::Host if is_request => {
-                fields.note_host(head, value)?;
-                continue;
-            }
-            FieldRole::ContentLength => {
-                fields.note_length(text);
-                is_request
-            }
-            FieldRole::Connection if fields.notes_option(text) => continue,
-            FieldRole::Connection | FieldRole::HopByHop => true,
-            _ => false,
-        };
-        fields.roles.add(role);
-        let value = HeaderValue::from_maybe_shared(head.slice(value));
-        let value = value.map_err(|_| BadFields::Malformed)?;
-        if is_last {
-            last.push((name, value));
-        } else {
-            fields.map.append(name, value);
-        }
-    }
-    for (name, value) in last {
-        fields.map.append(name, value);
-    }
-    Ok(fields)
-}
-
 /// The fields of a head.
-struct Fields {
-    map: HeaderMap,
+struct Fields<'m> {
+    map: &'m mut HeaderMap,
     roles: FieldRoles,
     /// True if a `Connection` field that did not enter the map says `close`.
     says_close: bool,
@@ -400,11 +354,12 @@ struct Fields {
     length: Result<Option<u64>, NoLength>,
 }
 
-impl Fields {
-    /// None yet, with room for so many.
-    fn new(count: usize) -> Self {
+impl<'m> Fields<'m> {
+    /// None yet. They enter this map.
+    #[inline]
+    fn new(map: &'m mut HeaderMap) -> Self {
         Self {
-            map: spare_fields(count),
+            map,
             roles: FieldRoles::default(),
             says_close: false,
             says_keep_alive: false,
@@ -412,6 +367,64 @@ impl Fields {
             hosts: 0,
             length: Ok(None),
         }
+    }
+
+    /// Reads the fields in their order, except that fields which are not passed on come last:
+    /// hop-by-hop fields, and the length of a request, which is written anew. The map fills the gap
+    /// of a removed field with its last one. That would change the order of the others. `Host` and
+    /// most `Connection` fields are only noted. The fields begin at `at`, and there are about as
+    /// many as lines.
+    fn read(
+        &mut self,
+        head: &Bytes,
+        (at, lines): (usize, usize),
+        kind: HeadKind,
+    ) -> Result<(), BadFields> {
+        let is_request = kind == HeadKind::Request;
+        let count_max = if is_request { FIELDS_MAX } else { RESPONSE_FIELDS_MAX };
+        *self.map = spare_fields(lines.saturating_sub(1).min(count_max));
+        let mut last = Vec::new();
+        for (index, line) in FieldLines::new(head, at, !is_request).enumerate() {
+            let FieldLine { name, role, value, has_crlf } = line?;
+            if index == count_max {
+                return Err(BadFields::TooMany);
+            }
+            if is_request && !has_crlf {
+                return Err(BadFields::Malformed);
+            }
+            let text = &head[value.clone()];
+            let is_last = match role {
+                FieldRole::Other => {
+                    if is_request && is_framing_alias(name.as_str().as_bytes()) {
+                        return Err(BadFields::Malformed);
+                    }
+                    false
+                }
+                FieldRole::Host if is_request => {
+                    self.note_host(head, value)?;
+                    continue;
+                }
+                FieldRole::ContentLength => {
+                    self.note_length(text);
+                    is_request
+                }
+                FieldRole::Connection if self.notes_option(text) => continue,
+                FieldRole::Connection | FieldRole::HopByHop => true,
+                _ => false,
+            };
+            self.roles.add(role);
+            let value = HeaderValue::from_maybe_shared(head.slice(value));
+            let value = value.map_err(|_| BadFields::Malformed)?;
+            if is_last {
+                last.push((name, value));
+            } else {
+                self.map.append(name, value);
+            }
+        }
+        for (name, value) in last {
+            self.map.append(name, value);
+        }
+        Ok(())
     }
 
     /// Notes a `Host` field. It does not enter the map: the URI has it.
@@ -450,7 +463,7 @@ impl Fields {
 fn read_host(
     head: &Bytes,
     version: Version,
-    fields: &Fields,
+    fields: &Fields<'_>,
 ) -> Result<Option<Authority>, RequestFault> {
     match fields.hosts {
         1 => read_host_text(head, fields.host.clone()).map(Some),
@@ -509,7 +522,7 @@ fn build(scheme: Scheme, authority: Option<Authority>, path: Bytes) -> Result<Ur
 }
 
 /// RFC 9112 6.3, but stricter: a request that two readers could read in two ways is refused.
-fn request_length(version: Version, fields: &Fields) -> Result<Length, RequestFault> {
+fn request_length(version: Version, fields: &Fields<'_>) -> Result<Length, RequestFault> {
     let known = fields.length.map_err(|NoLength| RequestFault::Length)?;
     match coding(fields) {
         None => Ok(known.map_or(Length::Empty, Length::Known)),
@@ -536,13 +549,14 @@ pub fn content_length(headers: &HeaderMap) -> Result<Option<u64>, NoLength> {
 
 /// Reads digits. `str::parse` would accept a plus sign.
 pub(super) fn read_length(digits: &[u8]) -> Result<u64, NoLength> {
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return Err(NoLength);
-    }
-    let length = std::str::from_utf8(digits).map_err(|_| NoLength)?.parse();
+    let longer = |length: u64, digit: &u8| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        length.checked_mul(10)?.checked_add(digit)
+    };
+    let length = digits.iter().try_fold(0, longer).filter(|_| !digits.is_empty());
     // The next reader may use signed numbers (RFC 9110 8.6).
     let fits = |length: &u64| i64::try_from(*length).is_ok();
-    length.ok().filter(fits).ok_or(NoLength)
+    length.filter(fits).ok_or(NoLength)
 }
 
 enum Coding {
@@ -551,7 +565,7 @@ enum Coding {
     Malformed,
 }
 
-fn coding(fields: &Fields) -> Option<Coding> {
+fn coding(fields: &Fields<'_>) -> Option<Coding> {
     if !fields.roles.may_have_hop_by_hop() {
         return None;
     }
@@ -577,9 +591,9 @@ fn coding(fields: &Fields) -> Option<Coding> {
     })
 }
 
-fn keep_alive(version: Version, fields: &Fields) -> bool {
+fn keep_alive(version: Version, fields: &Fields<'_>) -> bool {
     let has_options = fields.roles.may_have(FieldRole::Connection);
-    let says = |option| has_options && lists(&fields.map, &header::CONNECTION, option);
+    let says = |option| has_options && lists(fields.map, &header::CONNECTION, option);
     let closes = fields.says_close || says("close");
     let is_kept = || fields.says_keep_alive || says("keep-alive");
     !closes && (version == Version::HTTP_11 || is_kept())
@@ -630,22 +644,23 @@ pub(super) fn read_response(
     let (Some(code), Some(minor)) = (parsed.code, parsed.version) else {
         return Err(ResponseFault::Line);
     };
-    let fields = read_fields(&head, (line_end, lines), HeadKind::Response);
-    let fields = fields.map_err(BadFields::of_response)?;
+    let (mut parts, ()) = http::Response::new(()).into_parts();
+    let mut fields = Fields::new(&mut parts.headers);
+    let read = fields.read(&head, (line_end, lines), HeadKind::Response);
+    read.map_err(BadFields::of_response)?;
     let status = StatusCode::from_u16(code).map_err(|_| ResponseFault::Line)?;
     let version = if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     let length = response_length(version, status, &fields, method)?;
     let keep_alive = keep_alive(version, &fields) && length != Length::UntilClose;
     let roles = fields.roles;
-    let (mut parts, ()) = http::Response::new(()).into_parts();
-    (parts.status, parts.version, parts.headers) = (status, version, fields.map);
+    (parts.status, parts.version) = (status, version);
     Ok(Response { parts, length, keep_alive, roles })
 }
 
 fn response_length(
     version: Version,
     status: StatusCode,
-    fields: &Fields,
+    fields: &Fields<'_>,
     method: &Method,
 ) -> Result<Length, ResponseFault> {
     let known = fields.length.map_err(|NoLength| ResponseFault::Length)?;

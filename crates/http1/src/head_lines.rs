@@ -11,7 +11,7 @@ use http::{Method, StatusCode, response};
 use super::fault::ResponseFault;
 use super::framing::{is_hop_by_hop, write_status_line};
 use super::head::{Length, RESPONSE_FIELDS_MAX, Response, has_no_body, read_length, read_response};
-use super::lines::{FieldRole, all, is_token, known_at};
+use super::lines::{FieldRole, all, is_token, take_known};
 use super::spare_heads::spare_head;
 
 /// Bytes of a head that is kept as lines. The count of its connection includes them.
@@ -195,7 +195,7 @@ fn read_status(received: &[u8]) -> Option<(StatusCode, usize)> {
     if !received.starts_with(b"HTTP/1.1 ") {
         return None;
     }
-    let end = value_end(received, 0)?;
+    let end = value_end(received)?;
     let begin = end.checked_add(2).filter(|begin| received.get(end..*begin) == Some(b"\r\n"))?;
     let mut parsed = httparse::Response::new(&mut []);
     parsed.parse(&received[..begin]).ok()?;
@@ -230,32 +230,31 @@ impl Reading {
             if let b"\r\n" = head.get(at..at + 2)? {
                 return Some(at + 2);
             }
-            at = self.read_line(head, at)?;
+            at += self.read_line(head.get_mut(at..)?, at)?;
             self.count += 1;
         }
         None
     }
 
-    fn read_line(&mut self, head: &mut [u8], at: usize) -> Option<usize> {
-        let (len, role) = match known_at(&head[at..]) {
+    /// Reads the line at this place of the head. Returns its length.
+    fn read_line(&mut self, line: &mut [u8], at: usize) -> Option<usize> {
+        let (name, role) = match take_known(line) {
             Some((index, known)) => {
                 self.note_known(index, known.role)?;
-                head[at..at + known.len].copy_from_slice(known.name.as_str().as_bytes());
                 (known.len, known.role)
             }
-            None => (self.read_name(&mut head[at..])?, FieldRole::Other),
+            None => (self.read_name(line)?, FieldRole::Other),
         };
-        let from = at + len + 2;
-        let b": " = head.get(at + len..from)? else { return None };
-        let to = value_end(head, from)?;
-        let end = to + 2;
-        let value = head.get(from..to)?;
-        // White space around a value would be dropped.
-        let (b"\r\n", None | Some(b'!'..), None | Some(b'!'..)) =
-            (head.get(to..end)?, value.first(), value.last())
-        else {
+        let rest = line.get(name..)?.strip_prefix(b": ")?;
+        let len = value_end(rest)?;
+        let (value, rest) = rest.split_at_checked(len)?;
+        // White space around a value would be dropped. It has no other than spaces.
+        let is_trimmed = value.first() != Some(&b' ') && value.last() != Some(&b' ');
+        if !is_trimmed || !rest.starts_with(b"\r\n") {
             return None;
-        };
+        }
+        let from = at + name + 2;
+        let (to, end) = (from + len, from + len + 2);
         match role {
             FieldRole::Common | FieldRole::Cookie | FieldRole::Other => {}
             FieldRole::Date => self.has_date = true,
@@ -273,7 +272,7 @@ impl Reading {
             }
             FieldRole::Host | FieldRole::HopByHop => return None,
         }
-        Some(end)
+        Some(end - at)
     }
 
     /// Notes a common name. `None`: it was there. The map puts all values of a name together, so
@@ -315,18 +314,19 @@ fn is_deciding(name: &[u8]) -> bool {
 }
 
 /// The end of a value: the first byte that it cannot have. A tab is one, too: it is rare.
-fn value_end(head: &[u8], from: usize) -> Option<usize> {
-    let (words, rest) = head.get(from..)?.as_chunks();
+fn value_end(text: &[u8]) -> Option<usize> {
+    let (words, rest) = text.as_chunks();
     for (at, word) in words.iter().enumerate() {
         if let Some(found) = first_control(u64::from_le_bytes(*word)) {
-            return Some(from + 8 * at + found);
+            return Some(8 * at + found);
         }
     }
     let found = rest.iter().position(|byte| matches!(byte, 0..=0x1f | 0x7f))?;
-    Some(from + 8 * words.len() + found)
+    Some(8 * words.len() + found)
 }
 
 /// The place of the first control character.
+#[inline]
 fn first_control(word: u64) -> Option<usize> {
     let below = word.wrapping_sub(all(0x20)) & !word;
     let no_del = word ^ all(0x7f);

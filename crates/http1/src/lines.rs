@@ -225,6 +225,8 @@ pub(crate) struct Known {
     pub(crate) role: FieldRole,
     pub(crate) len: usize,
     text: NameText,
+    /// The bits of the name in the text.
+    mask: NameText,
 }
 
 /// A name in lower case, with zeros behind it.
@@ -235,13 +237,15 @@ const NAME_WORDS: usize = 4;
 
 impl Known {
     const fn new(name: &'static str, role: FieldRole) -> Self {
-        let (bytes, mut text, mut at) = (name.as_bytes(), [0; NAME_WORDS], 0);
+        let (bytes, mut at) = (name.as_bytes(), 0);
+        let (mut text, mut mask) = ([0; NAME_WORDS], [0; NAME_WORDS]);
         while at < bytes.len() {
             assert!(bytes[at].is_ascii_lowercase() || bytes[at] == b'-', "see `to_lower`");
             text[at / 8] |= (bytes[at] as u64) << (8 * (at % 8));
+            mask[at / 8] |= 0xff << (8 * (at % 8));
             at += 1;
         }
-        Self { name: HeaderName::from_static(name), role, len: bytes.len(), text }
+        Self { name: HeaderName::from_static(name), role, len: bytes.len(), text, mask }
     }
 }
 
@@ -258,6 +262,22 @@ pub(crate) fn known_at(line: &[u8]) -> Option<(usize, &'static Known)> {
         Some(begin) => find_known(begin),
         None => find_known(&padded(line)?),
     }
+}
+
+/// Finds such a name, likewise, and turns it into lower case.
+#[inline]
+pub(crate) fn take_known(line: &mut [u8]) -> Option<(usize, &'static Known)> {
+    let (index, known) = known_at(line)?;
+    match line.first_chunk_mut::<{ 8 * NAME_WORDS }>() {
+        Some(begin) => {
+            let words = begin.as_chunks_mut().0.iter_mut();
+            for (word, (text, mask)) in words.zip(known.text.iter().zip(&known.mask)) {
+                *word = (u64::from_le_bytes(*word) & !mask | text).to_le_bytes();
+            }
+        }
+        None => line[..known.len].make_ascii_lowercase(),
+    }
+    Some((index, known))
 }
 
 /// A common name.

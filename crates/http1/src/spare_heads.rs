@@ -59,9 +59,15 @@ pub(super) fn forget_unused() -> usize {
 /// Keeps the memory of a head that was written. It saves an allocation for each message.
 pub(super) fn give_back(mut head: BytesMut) {
     head.clear();
-    // Its memory before the bytes that were written comes back. Asked for more than is kept: what
-    // is left behind them may be enough for a head, and little of a large memory.
-    if head.try_reclaim(SPARE_BYTES_MAX + 1) || !head.try_reclaim(HEAD_BYTES) {
+    // Asked for a byte more than is left of its memory, what is before the bytes that were written
+    // comes back: the capacity is then that of all its memory.
+    let wanted = head.capacity() + 1;
+    let is_kept = match head.try_reclaim(wanted) && head.capacity() == wanted {
+        false => (HEAD_BYTES..=SPARE_BYTES_MAX).contains(&head.capacity()),
+        // It may be a part of a large memory.
+        true => !head.try_reclaim(SPARE_BYTES_MAX + 1) && head.try_reclaim(HEAD_BYTES),
+    };
+    if !is_kept {
         return;
     }
     SPARE.with_borrow_mut(|spare| {

@@ -174,9 +174,20 @@ impl WriteQueue {
         self.bytes == 0
     }
 
+    /// All of it, if it is in one piece at its front, as most messages are.
+    pub fn only(&self) -> Option<&[u8]> {
+        (self.head.len() == self.bytes).then_some(&self.head)
+    }
+
     /// Copies bytes from the front to `room`. Returns how many.
     pub fn fill(&mut self, room: &mut [u8]) -> usize {
         let mut filled = 0;
+        if let Some(only) = self.only() {
+            filled = only.len().min(room.len());
+            room[..filled].copy_from_slice(&only[..filled]);
+            self.advance(filled);
+            return filled;
+        }
         for part in self.parts() {
             let len = part.len().min(room.len() - filled);
             room[filled..filled + len].copy_from_slice(&part[..len]);

@@ -12,28 +12,38 @@ use crate::requests::RequestOutcome;
 use crate::rules::{Decision, Entry, RuleId, Rules, Verdict};
 use crate::source::FactSource;
 
+/// The rules that see the requests of a connection, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestRules {
+    /// Those that decide them. Empty: the connection's own rule takes them all.
+    pub deciding: Box<[RuleId]>,
+    /// Those in shadow that ask for them.
+    pub shadows: Box<[RuleId]>,
+}
+
 impl Rules {
-    /// The rules that decide the requests of a connection which came to `rule`: those whose
-    /// matchers on the connection hold, ascending, until one takes every request. Empty if `rule`
-    /// takes them all.
+    /// The rules that see the requests of a connection which came to `rule`: those whose matchers
+    /// on the connection hold, until one takes every request.
     ///
     /// `rule` holds, and so do those with equal matchers on the connection. For the others facts
     /// are fetched, as for a decision.
-    pub fn request_rules(&self, rule: RuleId, source: &mut impl FactSource) -> Box<[RuleId]> {
+    pub fn request_rules(&self, rule: RuleId, source: &mut impl FactSource) -> RequestRules {
         if !self.asks_requests {
-            return Box::default();
+            return RequestRules::default();
         }
         let lists = self.hold_lists();
         let decided = self.rule(rule.0).map(|(entry, _)| entry);
-        let mut found = Vec::new();
+        let (mut found, mut shadows) = (Vec::new(), Vec::new());
         let candidates = match source.facts().hello {
             Some(hello) => self.candidates(hello.name, &lists),
             None => self.without_hello(),
         };
         for id in candidates {
-            let Some((entry, conditions)) = self.rule(id).filter(|(entry, _)| !entry.shadow) else {
+            let Some((entry, conditions)) = self.rule(id) else { continue };
+            if entry.shadow && entry.requests == 0 {
+                // It was looked at when the connection was decided.
                 continue;
-            };
+            }
             let is_alike = decided.is_some_and(|decided| decided.conditions == entry.conditions);
             let holds = id == rule.0
                 || is_alike
@@ -41,17 +51,37 @@ impl Rules {
             if !holds {
                 continue;
             }
+            if entry.shadow {
+                shadows.push(RuleId(id));
+                continue;
+            }
             found.push(RuleId(id));
             if entry.requests == 0 {
                 break;
             }
         }
-        match *found {
-            [only] if only == rule && decided.is_some_and(|decided| decided.requests == 0) => {
-                Box::default()
+        let takes_all = decided.is_some_and(|decided| decided.requests == 0);
+        let deciding = if *found == [rule] && takes_all { Box::default() } else { found.into() };
+        RequestRules { deciding, shadows: shadows.into() }
+    }
+
+    /// The rules of `shadows` before `decided_by` that take a request, and whether they would
+    /// have refused it.
+    pub fn shadows_by_request<'a>(
+        &'a self,
+        shadows: &'a [RuleId],
+        decided_by: Option<RuleId>,
+        request: &'a RequestFacts<'a>,
+    ) -> impl Iterator<Item = (RuleId, bool)> + 'a {
+        let is_before = move |id: &&RuleId| decided_by.is_none_or(|by| **id < by);
+        shadows.iter().take_while(is_before).filter_map(|id| {
+            let (entry, _) = self.rule(id.0)?;
+            match self.check_request(entry, Some(request)) {
+                RequestOutcome::Fails(_) => None,
+                RequestOutcome::Unclear(_) => Some((*id, true)),
+                RequestOutcome::Holds => Some((*id, entry.refuse)),
             }
-            _ => found.into(),
-        }
+        })
     }
 
     /// Rules without `sni`: no other one takes a client without TLS.

@@ -29,6 +29,7 @@ mod requests;
 mod rules;
 mod source;
 
+pub use by_request::RequestRules;
 pub use conditions::Conditions;
 pub use connect::{ConnectPattern, ConnectPatternFault, ConnectSet};
 pub use covers::{Coverage, Covered};

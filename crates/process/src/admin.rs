@@ -171,6 +171,7 @@ fn stays_as(listed: &Listed) -> Option<&'static str> {
     match listed.kind {
         Some(ConnectionKind::Held) => Some("held"),
         Some(ConnectionKind::Spliced) => Some("spliced"),
+        Some(ConnectionKind::Quic) => Some("flows of QUIC"),
         Some(ConnectionKind::Tcp) => Some("terminated to TCP"),
         Some(ConnectionKind::Originated) => Some("originated"),
         Some(

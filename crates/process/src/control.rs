@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 use crate::held;
 use crate::reload::ReloadOutcome;
 use eyelet_admin::{KeepAsked, VerdictAsked};
-use eyelet_hold::{Holds, QuestionFilter, Which};
+use eyelet_hold::{Holds, NobodyWaits, QuestionFilter, Which};
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
 /// The folder of the sockets if the user has no runtime folder. systemd makes it for a service with
@@ -33,6 +33,7 @@ const SYSTEM_FOLDER: &str = "/run/eyelet";
 const RELOAD: &[u8] = b"reload";
 const UPGRADE: &[u8] = b"upgrade";
 const CHANGE_KEY: &[u8] = b"acme rollover";
+const RECORDS: &[u8] = b"acme record";
 const HELD: &[u8] = b"held";
 const EXPLAIN: &[u8] = b"explain\t";
 /// Bytes of a request: the longest path (PATH_MAX) and the word before it.
@@ -67,6 +68,15 @@ pub struct Control {
     requests: Receiver<ControlRequest>,
 }
 
+/// A request about the account at the ACME server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcmeRequest {
+    /// To have another key.
+    ChangeKey,
+    /// To say which DNS records it needs for wildcards.
+    Records,
+}
+
 /// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlCommand {
@@ -74,8 +84,8 @@ pub enum ControlCommand {
     Reload,
     /// To hand everything over to this program, or to the one at the path of this process.
     Upgrade(Option<PathBuf>),
-    /// To give the account at the ACME server another key.
-    ChangeAccountKey,
+    /// For the account at the ACME server.
+    Acme(AcmeRequest),
     /// To list what is held, or to give a verdict.
     Held(Option<HeldCommand>),
     /// To explain a connection, by these flags of `eyelet explain`.
@@ -264,7 +274,10 @@ async fn read(mut stream: UnixStream) -> io::Result<ControlRequest> {
 
 fn parse(said: &[u8]) -> Option<ControlCommand> {
     if said == CHANGE_KEY {
-        return Some(ControlCommand::ChangeAccountKey);
+        return Some(ControlCommand::Acme(AcmeRequest::ChangeKey));
+    }
+    if said == RECORDS {
+        return Some(ControlCommand::Acme(AcmeRequest::Records));
     }
     if let Some(held) = said.strip_prefix(HELD) {
         return match held {
@@ -364,11 +377,17 @@ fn ask_all(request: &[u8]) -> ExitCode {
         match (outcome.code, said.code) {
             (1, 0) => outcome = said,
             (0, 0) if !outcome.text.contains(&said.text) => outcome.text.push_str(&said.text),
-            (1, _) => outcome.text = said.text,
+            // Where nobody waits, the others have more to say.
+            (1, _) if has_said_nothing(&outcome.text) => outcome.text = said.text,
             _ => {}
         }
     }
     print(&Ok(outcome))
+}
+
+/// True if a process knows nothing of what it was asked about.
+fn has_said_nothing(text: &str) -> bool {
+    text.is_empty() || text.contains(&NobodyWaits.to_string())
 }
 
 /// Has the process that serves `file` explain a connection, by these flags of `eyelet explain`.
@@ -411,6 +430,12 @@ pub fn upgrade(file: &Path, program: Option<&Path>) -> ExitCode {
 /// says.
 pub fn change_account_key(file: &Path) -> ExitCode {
     print(&ask(file, CHANGE_KEY))
+}
+
+/// Asks the process that serves `file` for the DNS records that its ACME account needs, and prints
+/// them.
+pub fn acme_records(file: &Path) -> ExitCode {
+    print(&ask(file, RECORDS))
 }
 
 fn print(said: &Result<ReloadOutcome, String>) -> ExitCode {
@@ -582,7 +607,9 @@ mod tests {
             ("upgrade /opt/new eyelet", upgrade(Some("/opt/new eyelet"))),
             ("upgrade eyelet", None),
             ("upgrade ", None),
-            ("acme rollover", Some(ControlCommand::ChangeAccountKey)),
+            ("acme rollover", Some(ControlCommand::Acme(AcmeRequest::ChangeKey))),
+            ("acme record", Some(ControlCommand::Acme(AcmeRequest::Records))),
+            ("acme records", None),
             ("acme", None),
             ("held", Some(ControlCommand::Held(None))),
             ("held allow a.example once", held("a.example", None, KeepAsked::Once)),

@@ -7,6 +7,8 @@
 //! SERVE                          ->     accepts
 //!                                <-     SERVING
 //! VERDICTS on what is held       ->     remembers them
+//! FLOWS of QUIC                  ->     serves them, and reads none of their listening sockets
+//! FLOWS_END                      ->     reads datagrams
 //! BATCH                          ->     reads the connections and does not touch them
 //!                                <-     RECEIVED with those that it has dropped, or REFUSED
 //! COMMIT                         ->     owns the others from now on
@@ -28,6 +30,7 @@
 //! a channel to each older one.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -166,6 +169,9 @@ pub struct HandoverVerdict {
     /// The names of the verdict and of who gave it.
     pub verdict: String,
     pub by: String,
+    /// The host of the client that it was about first. Earlier programs do not say it.
+    #[serde(default)]
+    pub host: Option<IpAddr>,
     /// Milliseconds for which it still holds. 0: it is for those who wait.
     pub left_ms: u64,
 }
@@ -192,18 +198,18 @@ pub fn tell_verdicts(
 }
 
 impl From<HandedVerdict> for HandoverVerdict {
-    fn from(HandedVerdict { key, decision, left_ms }: HandedVerdict) -> Self {
+    fn from(HandedVerdict { key, decision, host, left_ms }: HandedVerdict) -> Self {
         let HoldKey { rule, name, port, request } = key;
         let request = request.map(|request| (request.method.into(), request.path.into()));
         let (verdict, by) = (decision.verdict.name().into(), decision.by.name().into());
-        Self { rule: rule.into(), name: name.into(), port, request, verdict, by, left_ms }
+        Self { rule: rule.into(), name: name.into(), port, request, verdict, by, host, left_ms }
     }
 }
 
 impl HandoverVerdict {
     /// The verdict. `None`: a later program has words that this one does not know.
     pub fn handed(self) -> Option<HandedVerdict> {
-        let Self { rule, name, port, request, verdict, by, left_ms } = self;
+        let Self { rule, name, port, request, verdict, by, host, left_ms } = self;
         let request = match request {
             Some((method, path)) => Some(Box::new(RequestKey::new(&method, &path)?)),
             None => None,
@@ -211,7 +217,7 @@ impl HandoverVerdict {
         let key = HoldKey { rule: rule.into(), name: name.into(), port, request };
         let verdict = HeldVerdict::ALL.iter().copied().find(|one| one.name() == verdict)?;
         let by = HeldBy::ALL.iter().copied().find(|one| one.name() == by)?;
-        Some(HandedVerdict { key, decision: HoldDecision { verdict, by }, left_ms })
+        Some(HandedVerdict { key, decision: HoldDecision { verdict, by }, host, left_ms })
     }
 }
 

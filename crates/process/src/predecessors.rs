@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 
 use eyelet_edge::snapshot::listen::{Bound, own_files};
 use eyelet_edge::snapshot::published::worker_of_flows;
-use eyelet_engine::flows::format;
 use eyelet_engine::moving::batch::{Arrivals, BatchRead, Delivered, RefusalReason, count, deliver};
 use eyelet_engine::moving::parts::{ConnectionBatch, GroupProgress, IncomingGroup, PartFault};
 use eyelet_engine::worker::flow_state::inbox::Placed;
+use eyelet_handover::flows;
 use eyelet_hold::Holds;
 use eyelet_sys::channel::{Channel, Received};
 use tokio::sync::oneshot;
@@ -316,6 +316,8 @@ impl Taking {
     /// The upgrade cannot fail any more.
     fn settle(&mut self) {
         let Some(listeners) = self.listeners.take() else { return };
+        // A worker that has died says nothing of its flows.
+        self.workers.process.inboxes.end_flows(MESSAGE_TIMEOUT);
         own_files(&listeners);
         self.predecessors.is_unsettled.store(false, Relaxed);
         tracing::info!("{} connections are taken over", std::mem::take(&mut self.taken));
@@ -384,7 +386,7 @@ impl Taking {
         let fault = |why: String| HandoverError::Content { kind: kind::FLOWS, why };
         let listeners = self.listeners.as_ref().ok_or(HandoverError::Kind(kind::FLOWS))?;
         let inboxes = &self.workers.process.inboxes;
-        let via = format::via(&body).map_err(|error| fault(error.to_string()))?;
+        let via = flows::via(&body).map_err(|error| fault(error.to_string()))?;
         let worker = worker_of_flows(listeners, via, inboxes.workers());
         let worker = worker.ok_or_else(|| fault(String::from("no worker reads their socket")))?;
         let placed = inboxes.deliver_flows(worker, (body, sockets), MESSAGE_TIMEOUT)?;

@@ -1,7 +1,6 @@
 //! Starts, reloads and drains an edge: binds its sockets, and runs its workers and its access log.
 
 use std::io;
-use std::iter;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,6 +39,7 @@ use eyelet_engine::worker::flow_state::inbox::Inbox;
 use eyelet_engine::worker::{ListenerSocket, Order, Orders, WorkerOrders};
 use eyelet_hold::Holds;
 use eyelet_memory::budget::Budget;
+use eyelet_resolve::dns::txt;
 use eyelet_sources::{ChangedSources, Served, SourceWatcher};
 use eyelet_spiffe::SpiffeKeeper;
 use eyelet_telemetry::counters::{self, Counters};
@@ -198,7 +198,7 @@ fn begin(
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let count = config.workers.unwrap_or(available).max(1);
     let ticket_keeper = TicketKeeper::start(&config).map_err(StartError::Tickets)?;
-    let mut acme_keeper = AcmeKeeper::new().map_err(StartError::Acme)?;
+    let mut acme_keeper = AcmeKeeper::new(txt::look_up).map_err(StartError::Acme)?;
     let prepared = PreparedSnapshot::new(config, &ticket_keeper.keys, None)?;
     let config = prepared.config();
     let listeners = bind_all(config, count, earlier)?;
@@ -424,7 +424,7 @@ impl Running {
         self.published.publish(snapshot, [].into(), lines);
         self.ticket_keeper.stop();
         // This releases the folder for certificates. One without names has no thread.
-        match AcmeKeeper::new() {
+        match AcmeKeeper::new(txt::look_up) {
             Ok(idle) => self.acme_keeper = idle,
             Err(error) => tracing::error!("{}", StartError::Acme(error)),
         }
@@ -618,7 +618,7 @@ impl Running {
 
     /// The thread that a failure has ended, if any. One worker suffices: its share is lost.
     pub fn died(&self) -> Option<&'static str> {
-        let mut writers = iter::once(&self.writer).chain(&self.earlier_writer);
+        let mut writers = std::iter::once(&self.writer).chain(&self.earlier_writer);
         let threads = [
             ("a worker", self.workers.iter().any(JoinHandle::is_finished)),
             ("the thread `access-log`", writers.any(Writer::has_died)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::control::{Control, ControlCommand, ControlRequest, answer_held};
+use crate::control::{AcmeRequest, Control, ControlCommand, ControlRequest, answer_held};
 use crate::diagnostics::{self, Diagnostics};
 use crate::reload::{ReloadOutcome, reload};
 use crate::serve::Running;
@@ -126,10 +126,8 @@ impl Signals {
                         let program = program.clone().unwrap_or_else(|| edge.program.clone());
                         edge.begin_upgrade(request, program).await;
                     }
-                    ControlCommand::ChangeAccountKey => edge.change_account_key(request),
-                    ControlCommand::Held(_) | ControlCommand::Explain(_) => {
-                        edge.answer(request).await;
-                    }
+                    ControlCommand::Acme(asked) => edge.ask_acme(*asked, request),
+                    _ => edge.answer(request).await,
                 },
                 event = next_event(&mut edge.upgrade) => {
                     if let Some(stop) = edge.upgraded(event).await {
@@ -214,19 +212,25 @@ impl Operated<'_> {
         }
     }
 
-    /// Has the account at the ACME server get another key. That takes minutes where orders are
-    /// under way, so nothing waits for it.
-    fn change_account_key(&self, request: ControlRequest) {
+    /// Has the account at the ACME server get another key, or DNS records looked up. That takes
+    /// minutes where orders are under way, so nothing waits for it.
+    fn ask_acme(&self, asked: AcmeRequest, request: ControlRequest) {
         let acme = self.running.acme();
         tokio::spawn(async move {
-            let outcome = match acme.change_key().await {
-                Ok(account) => ReloadOutcome {
-                    code: 0,
-                    text: format!("the account {account} has a new key\n"),
+            let outcome = match asked {
+                AcmeRequest::ChangeKey => {
+                    let outcome = changed_key(acme.change_key().await);
+                    log("acme rollover", &outcome);
+                    outcome
+                }
+                AcmeRequest::Records => match acme.records().await {
+                    Ok(text) if text.is_empty() => {
+                        ReloadOutcome::failed("no rule orders a wildcard: no DNS record is needed")
+                    }
+                    Ok(text) => ReloadOutcome { code: 0, text },
+                    Err(why) => ReloadOutcome::failed(format_args!("[acme] no record: {why}")),
                 },
-                Err(why) => ReloadOutcome::failed(format_args!("[acme] no new key: {why}")),
             };
-            log("acme rollover", &outcome);
             request.answer(&outcome).await;
         });
     }
@@ -352,6 +356,15 @@ async fn next_event(upgrade: &mut Option<Attended>) -> UpgradeEvent {
     match upgrade {
         Some(attended) => attended.upgrade.next().await,
         None => std::future::pending().await,
+    }
+}
+
+fn changed_key(changed: Result<String, String>) -> ReloadOutcome {
+    match changed {
+        Ok(account) => {
+            ReloadOutcome { code: 0, text: format!("the account {account} has a new key\n") }
+        }
+        Err(why) => ReloadOutcome::failed(format_args!("[acme] no new key: {why}")),
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::thread;
 
 use eyelet_config::ListenAddress;
-use eyelet_engine::flows::format::VERSION_FLOWS;
 use eyelet_engine::moving::batch::Arrivals;
 use eyelet_engine::moving::handover::VERSIONS_READ;
+use eyelet_handover::flows::VERSION_FLOWS;
 use eyelet_sys::channel::{Channel, DESCRIPTORS_MAX};
 use eyelet_sys::socket_file::SocketFile;
 use eyelet_tls::tickets::Now;

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 use eyelet_engine::departure::{
     BatchAnswer, Departing, Departure, Leaving, ParcelCounts, departures,
 };
-use eyelet_engine::flows::format::VERSION_FLOWS;
 use eyelet_engine::moving::handover::{
     VERSION, VERSION_GROUP, VERSION_HELD, VERSION_PART, VERSION_RESTING, VERSION_USUAL,
 };
+use eyelet_handover::flows::VERSION_FLOWS;
 use eyelet_hold::Holds;
 use eyelet_sys::channel::Channel;
 use eyelet_telemetry::listing::streams::StreamCounts;

@@ -11,6 +11,8 @@ mod open;
 mod reader;
 mod refusal;
 mod seal;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use reader::{DATAGRAMS_MAX, InitialRead, InitialReader};
 pub use refusal::{crypto_error, refusal};

@@ -21,6 +21,8 @@ pub struct ConfinedPlan {
     pub command: Vec<OsString>,
     /// TCP ports at which each address listens. A port that is not here is refused by the kernel.
     pub ports: Vec<u16>,
+    /// UDP ports of QUIC, at each address.
+    pub quic_ports: Vec<u16>,
     /// Files and folders that are hidden, beside those that always are.
     pub hidden: Vec<PathBuf>,
     /// Files that it is shown.
@@ -168,6 +170,7 @@ mod tests {
         let plan = ConfinedPlan {
             command: vec!["true".into()],
             ports: vec![443],
+            quic_ports: vec![443],
             hidden: Vec::new(),
             shown,
             variables: Vec::new(),

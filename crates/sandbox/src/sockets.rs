@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use eyelet_sys::socket::{self, Listen};
+use eyelet_sys::socket::{self, Listen, datagram};
 
 use crate::programs;
 use crate::step::{ConfineStep, SandboxError};
@@ -25,17 +25,22 @@ pub struct ConfinedSockets {
     pub tcp: Vec<(SocketAddr, OwnedFd)>,
     /// UDP sockets at port 53.
     pub dns: Vec<OwnedFd>,
+    /// UDP sockets for QUIC.
+    pub quic: Vec<OwnedFd>,
     /// One that tells of all sockets in the namespace, if the kernel has it.
     pub diag: Option<OwnedFd>,
 }
 
-/// The layout of a message's descriptors: the addresses of those that listen, and whether the last
-/// one is [`ConfinedSockets::diag`].
-pub(crate) type Passed = (Vec<SocketAddr>, bool);
+/// The layout of a message's descriptors: the addresses of those that listen, the number of those
+/// for QUIC, and whether the last one is [`ConfinedSockets::diag`].
+pub(crate) type Passed = (Vec<SocketAddr>, usize, bool);
 
 impl ConfinedSockets {
-    /// Makes those of these TCP ports in the namespace of this process.
-    pub(crate) fn make(ports: &[u16], has_ipv6: bool) -> Result<Self, SandboxError> {
+    /// Makes those of these TCP ports, and of these UDP ports, in the namespace of this process.
+    pub(crate) fn make(
+        (ports, quic_ports): (&[u16], &[u16]),
+        has_ipv6: bool,
+    ) -> Result<Self, SandboxError> {
         let any: &[IpAddr] = match has_ipv6 {
             true => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
             false => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
@@ -46,7 +51,8 @@ impl ConfinedSockets {
             transparent: false,
             defer: None,
         };
-        let mut made = Self { tcp: Vec::new(), dns: Vec::new(), diag: programs::open() };
+        let (tcp, dns, quic) = (Vec::new(), Vec::new(), Vec::new());
+        let mut made = Self { tcp, dns, quic, diag: programs::open() };
         for ip in any {
             for port in ports {
                 let address = SocketAddr::new(*ip, *port);
@@ -56,6 +62,11 @@ impl ConfinedSockets {
                 });
                 let bound = bound.map_err(SandboxError::about(ConfineStep::Sockets, address))?;
                 made.tcp.push((address, bound));
+            }
+            for port in quic_ports {
+                let address = SocketAddr::new(*ip, *port);
+                let bound = datagram::bind_shared(address, false);
+                made.quic.push(bound.map_err(SandboxError::about(ConfineStep::Sockets, address))?);
             }
             let address = SocketAddr::new(*ip, DNS);
             let bound = socket::bind_udp(address);
@@ -68,21 +79,24 @@ impl ConfinedSockets {
     pub(crate) fn take_apart(self) -> (Passed, Vec<OwnedFd>) {
         let (addresses, mut descriptors): (Vec<_>, Vec<_>) = self.tcp.into_iter().unzip();
         descriptors.extend(self.dns);
-        let passed = (addresses, self.diag.is_some());
+        let passed = (addresses, self.quic.len(), self.diag.is_some());
+        descriptors.extend(self.quic);
         descriptors.extend(self.diag);
         (passed, descriptors)
     }
 
     /// Those that [`ConfinedSockets::take_apart`] has taken apart.
     pub(crate) fn put_together(
-        (addresses, has_diag): Passed,
+        (addresses, quic, has_diag): Passed,
         mut descriptors: Vec<OwnedFd>,
     ) -> io::Result<Self> {
         let diag = if has_diag { descriptors.pop() } else { None };
-        if descriptors.len() < addresses.len() {
+        let others = addresses.len().saturating_add(quic);
+        let Some(dns_count) = descriptors.len().checked_sub(others) else {
             return Err(io::ErrorKind::InvalidData.into());
-        }
-        let dns = descriptors.split_off(addresses.len());
-        Ok(Self { tcp: addresses.into_iter().zip(descriptors).collect(), dns, diag })
+        };
+        let mut dns = descriptors.split_off(addresses.len());
+        let quic = dns.split_off(dns_count);
+        Ok(Self { tcp: addresses.into_iter().zip(descriptors).collect(), dns, quic, diag })
     }
 }

@@ -12,7 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
+use rustix::net::{
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType, sendmsg, sockopt,
+};
 use sd_notify::NotifyState;
 
 use crate::channel::{DESCRIPTORS_MAX, FLIGHT_STEP, timed};
@@ -190,6 +192,19 @@ pub fn passed() -> io::Result<PassedDescriptors> {
         }
     }
     Ok(passed)
+}
+
+/// True if a socket is for datagrams.
+pub fn has_datagrams(socket: &OwnedFd) -> bool {
+    sockopt::socket_type(socket).is_ok_and(|kind| kind == SocketType::DGRAM)
+}
+
+/// Prepares a socket of the manager for datagrams.
+///
+/// # Errors
+/// The kernel's.
+pub fn prepare_datagrams(socket: &OwnedFd) -> io::Result<()> {
+    rustix::io::ioctl_fionbio(socket, true).map_err(Into::into)
 }
 
 /// Prepares a socket of the manager (socket activation), with what accepted sockets inherit: see

@@ -92,6 +92,8 @@ pub enum ConnectionKind {
     Held,
     /// The client's own bytes, untouched.
     Spliced,
+    /// The client's own datagrams: a flow of QUIC.
+    Quic,
     /// TLS ends here, and the upstream gets a plain stream.
     Tcp,
     /// HTTP/1.1 in the clear. TLS begins here.

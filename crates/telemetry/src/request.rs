@@ -4,6 +4,7 @@ use eyelet_wire::traceparent::{SpanId, TraceId};
 use serde::Serialize;
 
 use crate::held::HeldInfo;
+use crate::info::Outcome;
 use crate::upstream_tls::UpstreamTlsInfo;
 
 /// The facts of a request for a log entry.
@@ -32,6 +33,9 @@ pub struct RequestInfo<'a> {
     /// The decision about it, if it was held.
     #[serde(skip)]
     pub held: Option<HeldInfo>,
+    /// The rules in shadow that take it, and what they would have done.
+    #[serde(skip)]
+    pub shadow: &'a [(u32, Outcome)],
 }
 
 /// The place of a request in its trace.

@@ -5,7 +5,6 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -21,16 +20,13 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
+use crate::compression::{ChainCoding, CompressedChain};
+use crate::threads::in_threads;
 use crate::tickets::SourceId;
 
 /// Up to so many sets of certificates, one that cannot be used is an error at the start. Of more,
 /// a broken set harms its own names only: thousands of others must not stay down for it.
 const STRICT_MAX: usize = 64;
-
-/// Sets that one thread reads at least: fewer take less time than starting the thread.
-const SETS_A_THREAD: usize = 64;
-/// Most threads that read. The disk and the kernel's path lookup do not get faster by more.
-const THREADS_MAX: usize = 8;
 
 /// Bytes of a key in the form that signs, in Rust and in C. Measured at 860 bytes for P-256.
 const KEY_BYTES: usize = 1 << 10;
@@ -57,8 +53,8 @@ pub struct CertificateStore {
 struct Shared {
     /// The certificates above the leaves. Thousands of leaves share one, larger than they are.
     issuers: Mutex<HashSet<Issuers>>,
-    /// Bytes of keys in the form that signs, and their limit. The key that was made last does not
-    /// count against it.
+    /// Bytes of keys in the form that signs and of compressed chains, and their limit. The key that
+    /// was made last does not count against it.
     key_bytes: AtomicUsize,
     key_bytes_max: usize,
 }
@@ -87,6 +83,8 @@ pub struct Certificate {
     /// The key as in the file, in DER.
     key: Zeroizing<Box<[u8]>>,
     signing: Mutex<Option<Arc<dyn SigningKey>>>,
+    /// Its chain for clients that take it compressed. Dropped with the key.
+    compressed: Mutex<Option<Box<CompressedChain>>>,
     /// The certificate as an authority, where a rule mints by it.
     authority: OnceLock<Box<MintAuthority>>,
     /// Used since the hand last passed it.
@@ -212,11 +210,7 @@ impl CertificateStore {
     }
 
     /// Describes a certificate if its files have not changed since they were read.
-    pub fn describe(
-        &self,
-        place: CertificatePlace,
-        files: &CertificateFiles,
-    ) -> Option<Description> {
+    pub fn describe(&self, place: PairPlace, files: &CertificateFiles) -> Option<Description> {
         let set = self.slots.get(place.set as usize)?.lock().set.clone().ok()?;
         let certificate = set.get(place.index)?;
         let is_current = certificate.is_current(files);
@@ -319,6 +313,7 @@ impl Shared {
             issuers: self.issuers(chain.collect()),
             key: Zeroizing::new(pair.key.secret_der().into()),
             signing: Mutex::new(None),
+            compressed: Mutex::new(None),
             authority: OnceLock::new(),
             used: AtomicBool::new(false),
             not_after: AtomicI64::new(NOT_ASKED),
@@ -382,6 +377,22 @@ impl Certificate {
         Some(Arc::new(CertifiedKey::new(chain, self.signing_key()?)))
     }
 
+    /// The handshake's message with its chain, compressed once. `None`: that saves too little.
+    pub(crate) fn compressed(&self, coding: ChainCoding, message: &[u8]) -> Option<Vec<u8>> {
+        let length = message.len();
+        if let Some(known) = &*self.compressed.lock()
+            && let Some(known) = known.get(coding, length)
+        {
+            return known.map(<[u8]>::to_vec);
+        }
+        // Without the lock: it takes as long as several handshakes.
+        let made = coding.code(message);
+        let coded = made.as_deref().map(<[u8]>::to_vec);
+        let more = self.compressed.lock().get_or_insert_default().put(coding, length, made);
+        self.shared.key_bytes.fetch_add(more, Relaxed);
+        coded
+    }
+
     /// Its chain in DER, the leaf first.
     pub(crate) fn chain(&self) -> impl Iterator<Item = CertificateDer<'_>> {
         let leaf = CertificateDer::from(&*self.leaf);
@@ -408,7 +419,10 @@ impl Certificate {
         self.source
     }
 
+    /// Drops the forms that are made at first use.
     fn drop_key(&self) -> bool {
+        let compressed = self.compressed.lock().take().map_or(0, |compressed| compressed.bytes());
+        self.shared.key_bytes.fetch_sub(compressed, Relaxed);
         let dropped = self.signing.lock().take();
         dropped.as_deref().map(|key| self.shared.key_bytes.fetch_sub(bytes(key), Relaxed)).is_some()
     }
@@ -432,7 +446,7 @@ impl Drop for Certificate {
 
 /// A certificate of a configuration: its set, and its index there.
 #[derive(Clone, Copy)]
-pub struct CertificatePlace {
+pub struct PairPlace {
     set: u32,
     index: usize,
 }
@@ -440,7 +454,7 @@ pub struct CertificatePlace {
 /// The certificates of a configuration by a digest of their files' names.
 pub struct PairPlaces {
     hasher: RandomState,
-    places: HashMap<u64, CertificatePlace>,
+    places: HashMap<u64, PairPlace>,
 }
 
 impl PairPlaces {
@@ -449,14 +463,14 @@ impl PairPlaces {
         let (hasher, mut places) = (RandomState::new(), HashMap::new());
         for set in 0..rules.certificates_len() as u32 {
             for (index, files) in rules.certificates(set).enumerate() {
-                places.insert(hasher.hash_one(&files), CertificatePlace { set, index });
+                places.insert(hasher.hash_one(&files), PairPlace { set, index });
             }
         }
         Self { hasher, places }
     }
 
     /// The place of these files, if the same rules have them.
-    pub fn of(&self, rules: &RuleList, files: &CertificateFiles) -> Option<CertificatePlace> {
+    pub fn of(&self, rules: &RuleList, files: &CertificateFiles) -> Option<PairPlace> {
         let place = *self.places.get(&self.hasher.hash_one(files))?;
         (rules.certificates(place.set).nth(place.index)? == *files).then_some(place)
     }
@@ -490,30 +504,6 @@ impl<'a> Known<'a> {
         }
         store.slots.get(number as usize)?.lock().set.clone().ok()
     }
-}
-
-/// Calls `read` for each number below `sets`, in several threads if there are many.
-fn in_threads(
-    sets: usize,
-    read: &(impl Fn(usize) -> Result<Slot, CertificateError> + Sync),
-) -> Result<Vec<Slot>, CertificateError> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = (sets / SETS_A_THREAD).clamp(1, cores.min(THREADS_MAX));
-    let part = sets.div_ceil(threads).max(1);
-    let parts = (0..sets).step_by(part).map(|start| start..sets.min(start + part));
-    if threads == 1 {
-        return parts.flatten().map(read).collect();
-    }
-    std::thread::scope(|scope| {
-        let parts: Vec<_> = parts
-            .map(|part| scope.spawn(|| part.map(read).collect::<Result<Vec<_>, _>>()))
-            .collect();
-        let mut slots = Vec::with_capacity(sets);
-        for part in parts {
-            slots.extend(part.join().unwrap_or_else(|panic| resume_unwind(panic))?);
-        }
-        Ok(slots)
-    })
 }
 
 fn is_current(set: &Certificates, files: &[CertificateFiles]) -> bool {

@@ -7,6 +7,7 @@
 pub mod certificates;
 pub mod client;
 pub mod client_handshake;
+mod compression;
 mod error;
 mod local;
 mod mint;
@@ -16,6 +17,7 @@ pub mod provider;
 pub mod roots;
 pub mod secrets;
 pub mod server;
+mod threads;
 pub mod tickets;
 mod verify;
 pub mod workload;

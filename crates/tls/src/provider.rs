@@ -5,17 +5,14 @@ use std::cell::Cell;
 use std::sync::{Arc, LazyLock};
 
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::cipher::{
     AeadKey, Iv, MessageDecrypter, MessageEncrypter, OutboundOpaqueMessage, OutboundPlainMessage,
     Tls13AeadAlgorithm, UnsupportedOperationError,
 };
-use rustls::crypto::{
-    CryptoProvider, aws_lc_rs, ring, verify_tls12_signature, verify_tls13_signature,
-};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
 use rustls::{
-    ClientConfig, ConnectionTrafficSecrets, DigitallySignedStruct, Error, SignatureScheme,
-    SupportedCipherSuite, Tls13CipherSuite,
+    ClientConfig, ConnectionTrafficSecrets, Error, SupportedCipherSuite, Tls13CipherSuite,
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
@@ -123,6 +120,39 @@ impl MessageEncrypter for NumberedEncrypter {
     }
 }
 
+/// The methods of a verifier that verify signatures, by [`PROVIDER`]. The argument says what
+/// becomes of an error.
+macro_rules! verifies_signatures {
+    ($fault:expr) => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &rustls_pki_types::CertificateDer<'_>,
+            signed: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            let algorithms = &crate::provider::PROVIDER.signature_verification_algorithms;
+            rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+                .map_err($fault)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &rustls_pki_types::CertificateDer<'_>,
+            signed: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            let algorithms = &crate::provider::PROVIDER.signature_verification_algorithms;
+            rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+                .map_err($fault)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+            crate::provider::PROVIDER.signature_verification_algorithms.supported_schemes()
+        }
+    };
+}
+pub(crate) use verifies_signatures;
+
 /// A configuration for clients that only let the server prove that it has its certificate's key.
 /// The certificate is verified afterwards. No application data goes over such a connection.
 ///
@@ -156,27 +186,7 @@ impl ServerCertVerifier for KeyOnly {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &PROVIDER.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &PROVIDER.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        PROVIDER.signature_verification_algorithms.supported_schemes()
-    }
+    verifies_signatures!(std::convert::identity);
 }
 
 #[cfg(test)]

@@ -11,16 +11,20 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
+use rustls::compress::{CertCompressor, CompressionCache, CompressionFailed, CompressionLevel};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{KeyLog, ServerConfig, SupportedProtocolVersion, version};
+use rustls::{
+    CertificateCompressionAlgorithm, KeyLog, ServerConfig, SupportedProtocolVersion, version,
+};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use zeroize::Zeroizing;
 
 use crate::certificates::{
     Certificate, CertificateMaker, CertificateStore, Certificates, Described, PairPlaces,
 };
+use crate::compression::ChainCoding;
 pub use crate::error::TlsError;
 use crate::local::LocalCertificates;
 use crate::mint::MintedCertificates;
@@ -42,6 +46,10 @@ use eyelet_sys::file::{Stamp, regular_mode};
 /// Tickets sent after a full or resumed TLS 1.3 handshake. One, as in Go: every connection brings
 /// the next one's, and each costs a client 220 bytes and us a key derivation.
 const TICKETS: usize = 1;
+
+/// The codings of certificates that a client may ask for, the better one first (RFC 8879). zstd is
+/// left out: no client of note asks for it alone.
+const CODINGS: [&dyn CertCompressor; 2] = [&ChainCoding::Brotli, &ChainCoding::Zlib];
 
 /// The rustls configurations and the certificates of all terminate rules. Rules that differ only in
 /// their certificates share a configuration.
@@ -435,6 +443,9 @@ fn build(
         config.ticketer = Arc::new(Ticketer { keys: tickets.keys.clone(), client_ca: group });
         config.send_tls13_tickets = TICKETS;
     }
+    config.cert_compressors = CODINGS.to_vec();
+    // Each certificate has its own, which also knows what does not shrink.
+    config.cert_compression_cache = Arc::new(CompressionCache::Disabled);
     config.enable_secret_extraction = true;
     config.key_log = Arc::new(Capture);
     Ok(Arc::new(config))
@@ -464,6 +475,31 @@ pub fn with_certificates<T>(certificates: &Arc<Certificates>, call: impl FnOnce(
     result
 }
 
+impl CertCompressor for ChainCoding {
+    /// Takes the coded form from the certificate of this handshake. An error sends the message as
+    /// it is.
+    fn compress(
+        &self,
+        message: Vec<u8>,
+        _: CompressionLevel,
+    ) -> Result<Vec<u8>, CompressionFailed> {
+        let coded = |certificate: &Certificate| certificate.compressed(*self, &message);
+        picked(coded).flatten().ok_or(CompressionFailed)
+    }
+
+    fn algorithm(&self) -> CertificateCompressionAlgorithm {
+        match self {
+            Self::Brotli => CertificateCompressionAlgorithm::Brotli,
+            Self::Zlib => CertificateCompressionAlgorithm::Zlib,
+        }
+    }
+}
+
+/// Calls with the certificate that the resolver has returned in this call of rustls.
+fn picked<T>(call: impl FnOnce(&Certificate) -> T) -> Option<T> {
+    CHOSEN.with_borrow(|chosen| chosen.as_deref()?.get(PICKED.get()).map(call))
+}
+
 /// The resolver of every configuration. It returns the certificates of the decided rule.
 #[derive(Debug)]
 struct Chosen;
@@ -477,11 +513,12 @@ impl ResolvesServerCert for Chosen {
                 let key = certificate.signing_key();
                 key.is_some_and(|key| key.choose_scheme(hello.signature_schemes()).is_some())
             };
-            let fitting = chosen.iter().find(fits);
+            let fitting = chosen.iter().position(|certificate| fits(&certificate));
             UNFIT.set(fitting.is_none());
+            PICKED.set(fitting.unwrap_or(0));
             // A resumed session needs no certificate. In other handshakes rustls fails when it is
             // about to sign.
-            fitting.or(chosen.first()).and_then(Certificate::certified)
+            chosen.get(PICKED.get()).and_then(Certificate::certified)
         })
     }
 }
@@ -551,6 +588,8 @@ thread_local! {
     /// Filled while rustls runs: it calls its key log synchronously, inside our call.
     static CAPTURED: RefCell<TrafficSecrets> = RefCell::default();
     static CHOSEN: RefCell<Option<Arc<Certificates>>> = const { RefCell::new(None) };
+    /// The index of the certificate that the resolver has returned.
+    static PICKED: Cell<usize> = const { Cell::new(0) };
     /// The last hello that was resolved has no signature scheme in common with its certificates.
     static UNFIT: Cell<bool> = const { Cell::new(false) };
 }

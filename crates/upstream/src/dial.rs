@@ -1,5 +1,6 @@
 //! Dials an upstream: names, addresses, TLS, and the version of HTTP.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -20,6 +21,7 @@ use eyelet_engine::worker::Worker;
 use eyelet_resolve::connect::{Balanced, DialOptions};
 use eyelet_resolve::dial::{DialTarget, Guard, dial as dial_target};
 use eyelet_resolve::names::Names;
+use eyelet_sys::memory::long_rc::LongRc;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::reason::{Detail, Limit, Peer, Reason};
 use eyelet_telemetry::upstream::OpenExchange;
@@ -61,7 +63,7 @@ pub enum Dialled {
     /// It speaks HTTP/1.1, for one request at a time.
     Http1(Box<http1::Http1Connection>),
     /// It speaks HTTP/2.
-    Http2(Rc<http2::Http2Connection>),
+    Http2(LongRc<http2::Http2Connection>),
 }
 
 /// The reason why there is no connection.
@@ -93,7 +95,7 @@ pub async fn dial(
 ) -> Result<Dialled, DialFailure> {
     let mut address = None;
     let name = |address: Option<SocketAddr>| -> Arc<str> {
-        address.map_or_else(|| to.address.to_string(), |address| address.to_string()).into()
+        shared(address.map_or_else(|| to.address.to_string(), |address| address.to_string()))
     };
     let engine = &dialler.engine;
     let began = engine.begins();
@@ -123,6 +125,19 @@ pub async fn dial(
         Err(_) => Reason::Timeout(Limit::Connect, None),
     };
     Err(DialFailure { name: name(address), reason })
+}
+
+thread_local! {
+    /// The name of the last connection: most connections are to few addresses.
+    static LAST: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+}
+
+/// A connection's name. It has the memory of the last one's if that is the same.
+fn shared(name: String) -> Arc<str> {
+    LAST.with_borrow_mut(|last| {
+        last.take_if(|last| **last != *name);
+        last.get_or_insert_with(|| name.into()).clone()
+    })
 }
 
 /// A dial of an upstream for a client.

@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -29,17 +28,26 @@ const PING_AFTER: Duration = Duration::from_secs(5);
 /// The time that the pong may take, and the last bytes to an upstream that nobody needs any more.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The place of a connection's socket. Its task owns it, so that the socket ends with the task.
-pub type SocketPlace = Rc<RefCell<Option<DrivenSocket>>>;
+/// The place of a connection's socket.
+pub type SocketPlace = LongRc<RefCell<Option<DrivenSocket>>>;
+
+/// The place of the socket that a task owns: the socket ends with the task.
+pub struct OwnedPlace(pub SocketPlace);
+
+impl Drop for OwnedPlace {
+    fn drop(&mut self) {
+        drop(self.0.take());
+    }
+}
 
 /// Drives a connection to its end, until the upstream seems to be gone, or until it leaves: its
 /// socket is taken from its place then.
-pub async fn drive(link: LongRc<RefCell<Link>>, place: SocketPlace) {
+pub async fn drive(link: LongRc<RefCell<Link>>, place: OwnedPlace) {
     let ping_due = pin!(sleep(PING_AFTER));
     let mut ping_timer = PingTimer::new(ping_due);
     let end = poll_fn(|task| {
         let link = &mut *link.borrow_mut();
-        let Some(driven) = &mut *place.borrow_mut() else { return Poll::Ready(None) };
+        let Some(driven) = &mut *place.0.borrow_mut() else { return Poll::Ready(None) };
         link.mux.driver.waits(task);
         let moved = poll_link(link, &mut driven.socket, &mut driven.is_writable, task);
         link.recount();
@@ -49,7 +57,7 @@ pub async fn drive(link: LongRc<RefCell<Link>>, place: SocketPlace) {
         }
     })
     .await;
-    let (Some(end), Some(mut driven)) = (end, place.take()) else { return };
+    let (Some(end), Some(mut driven)) = (end, place.0.take()) else { return };
     link.borrow_mut().end(end);
     // GOAWAY goes out if the socket takes it at once.
     poll_fn(|task| {

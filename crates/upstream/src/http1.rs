@@ -206,12 +206,17 @@ impl Http1Connection {
     ) -> Poll<io::Result<()>> {
         let mut socket = Pin::new(&mut self.socket);
         while !queue.is_empty() {
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let count = queue.slices(&mut slices);
-            match ready!(socket.as_mut().poll_write_vectored(task, &slices[..count]))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                written => queue.advance(written),
+            let written = if let Some(only) = queue.only() {
+                ready!(socket.as_mut().poll_write(task, only))?
+            } else {
+                let mut slices = [IoSlice::new(&[]); SLICES];
+                let count = queue.slices(&mut slices);
+                ready!(socket.as_mut().poll_write_vectored(task, &slices[..count]))?
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            queue.advance(written);
         }
         socket.poll_flush(task)
     }

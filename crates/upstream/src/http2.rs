@@ -4,7 +4,6 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
-use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use http::header::HeaderMap;
 use http::uri::Scheme;
 use tokio::time::timeout;
 
-use super::driver::{SocketPlace, drive};
+use super::driver::{OwnedPlace, SocketPlace, drive};
 use super::link::{Link, LinkEnd};
 use super::link_stream::StreamEnd;
 use super::message::{header_map, length, request_fields, response_parts};
@@ -60,8 +59,8 @@ pub struct Http2Connection {
     pub tls: Option<Arc<UpstreamTlsInfo>>,
     budget: Arc<Budget>,
     link: LongRc<RefCell<Link>>,
-    /// Its socket, which its task owns.
-    place: Weak<RefCell<Option<DrivenSocket>>>,
+    /// Its socket, which ends with its task.
+    place: SocketPlace,
     scheme: Scheme,
     /// True if it has carried a request before.
     reused: Cell<bool>,
@@ -82,7 +81,7 @@ impl Http2Connection {
         name: Arc<str>,
         descriptor: Descriptor,
         early: Option<Duration>,
-    ) -> Result<Rc<Self>, Reason> {
+    ) -> Result<LongRc<Self>, Reason> {
         let is_by_tls = matches!(socket, Socket::Tls(_));
         let scheme = if is_by_tls { Scheme::HTTPS } else { Scheme::HTTP };
         let early = early.filter(|_| is_by_tls);
@@ -90,11 +89,11 @@ impl Http2Connection {
         let mut connection = Self::driven(link, socket, name, descriptor);
         (connection.scheme, connection.early) = (scheme, early);
         if early.is_some() {
-            return Ok(Rc::new(connection));
+            return Ok(LongRc::new(connection));
         }
         let opened = poll_fn(|task| connection.link.borrow_mut().poll_open(task)).await;
         match opened {
-            Ok(()) => Ok(Rc::new(connection)),
+            Ok(()) => Ok(LongRc::new(connection)),
             Err(end) => Err(why_ended(&end)),
         }
     }
@@ -105,14 +104,14 @@ impl Http2Connection {
         let counted = Counted::new(&budget, UPSTREAM_HTTP2_BYTES + socket.bytes());
         let (tls, link) = (socket.tls_info(), LongRc::new(RefCell::new(link)));
         let driven = DrivenSocket { socket, is_writable: true, held: (descriptor, counted) };
-        let place: SocketPlace = Rc::new(RefCell::new(Some(driven)));
+        let place = SocketPlace::new(RefCell::new(Some(driven)));
         let connection = Self {
             name,
             dialled: Cell::new(None),
             tls,
             budget,
             link: link.clone(),
-            place: Rc::downgrade(&place),
+            place: place.clone(),
             scheme: Scheme::HTTP,
             reused: Cell::new(false),
             resets: Cell::new(0),
@@ -120,7 +119,7 @@ impl Http2Connection {
             used: Cell::new(Instant::now()),
             early: None,
         };
-        tokio::task::spawn_local(drive(link, place));
+        tokio::task::spawn_local(drive(link, OwnedPlace(place)));
         connection
     }
 
@@ -167,29 +166,32 @@ impl Http2Connection {
         link.streams() < max && link.can_open()
     }
 
-    /// Starts an exchange.
-    pub fn ask(self: &Rc<Self>, upstream_request: &UpstreamRequest<'_>) -> Option<Http2Exchange> {
-        let mut link = self.link.borrow_mut();
+    /// Starts an exchange on a connection.
+    pub fn ask(
+        connection: &LongRc<Self>,
+        upstream_request: &UpstreamRequest<'_>,
+    ) -> Option<Http2Exchange> {
+        let mut link = connection.link.borrow_mut();
         let is_last = upstream_request.length == Length::Empty;
         let kind = match upstream_request.parts.method {
             Method::HEAD => RequestKind::Head,
             Method::CONNECT => RequestKind::Connect,
             _ => RequestKind::Other,
         };
-        let said = self.coded_bodies.get();
-        let fields = request_fields(upstream_request, said, self.scheme.as_str());
+        let said = connection.coded_bodies.get();
+        let fields = request_fields(upstream_request, said, connection.scheme.as_str());
         let stream = link.request(fields, kind, is_last).ok()?;
-        let reused = self.reused.replace(true);
+        let reused = connection.reused.replace(true);
         let is_fixed = !(upstream_request.again && reused);
         link.fixed += usize::from(is_fixed);
         Some(Http2Exchange {
-            counted: Counted::new(&self.budget, UPSTREAM_STREAM_BYTES),
+            counted: Counted::new(&connection.budget, UPSTREAM_STREAM_BYTES),
             stream,
             is_fixed,
             bursts: Bursts::default(),
             is_coded: upstream_request.body.coded.is_some() && said == CodedBodies::Accepted,
             reused,
-            connection: self.clone(),
+            connection: connection.clone(),
             has_body: false,
             end: None,
         })
@@ -205,7 +207,7 @@ impl Drop for Http2Connection {
 /// An exchange on its own stream.
 pub struct Http2Exchange {
     /// The stream's connection.
-    pub connection: Rc<Http2Connection>,
+    pub connection: LongRc<Http2Connection>,
     /// True if the connection had carried others before.
     pub reused: bool,
     /// True if its request was sent with a coded body.

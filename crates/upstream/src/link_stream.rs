@@ -1,6 +1,6 @@
 //! A stream of a connection to an upstream: what has arrived for it and its exchange has not taken.
 
-use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::task::{Context, Poll};
 
 use eyelet_h2::{ConnectionFault, ErrorCode, FieldSpan, HeaderFields, MessageHead, StreamFault};
@@ -37,10 +37,11 @@ pub enum StreamEnd {
 
 pub struct LinkStream {
     base: StreamBase,
-    /// Position of its first byte in the connection's output. `None`: another worker has sent it.
-    begin: Option<u64>,
-    /// Heads, and whether the message ends there.
-    heads: VecDeque<(MessageHead, bool)>,
+    /// The position behind its first byte in the connection's output. `None`: another worker has
+    /// sent it.
+    begun: Option<NonZeroU64>,
+    /// Heads, and whether the message ends there. Mostly it is one.
+    heads: Vec<(MessageHead, bool)>,
     /// The trailers of a response that is whole. Boxed, because a stream at rest has none.
     pub trailers: Option<Box<HeaderFields>>,
     /// The way in which it has ended. What has arrived before can still be taken.
@@ -77,8 +78,8 @@ impl LinkStream {
     pub fn new(id: u32, begin: Option<u64>) -> Self {
         Self {
             base: StreamBase::new(id),
-            begin,
-            heads: VecDeque::new(),
+            begun: begin.and_then(|begin| NonZeroU64::MIN.checked_add(begin)),
+            heads: Vec::new(),
             trailers: None,
             end: None,
             is_cut: false,
@@ -105,7 +106,7 @@ impl LinkStream {
 
     /// True if a part of its request is among the first `taken` bytes of the output.
     pub fn is_sent(&self, taken: u64) -> bool {
-        self.begin.is_none_or(|begin| begin < taken)
+        self.begun.is_none_or(|begun| begun.get() <= taken)
     }
 
     /// The parked connection of its exchange, if nothing has come for that.
@@ -143,7 +144,7 @@ impl LinkStream {
             return false;
         }
         self.heads_held += held;
-        self.heads.push_back((head, is_last));
+        self.heads.push((head, is_last));
         if is_last {
             self.ends(StreamEnd::Whole);
         }
@@ -160,17 +161,18 @@ impl LinkStream {
         &mut self,
         task: &Context<'_>,
     ) -> Poll<Result<(MessageHead, bool), StreamEnd>> {
-        match (self.heads.pop_front(), self.end) {
-            (Some((head, is_last)), _) => {
-                self.heads_held -= head_held(&head);
-                if self.heads.is_empty() {
-                    // Most responses have one head. The room for it would stay with the stream.
-                    self.heads = VecDeque::new();
-                }
-                Poll::Ready(Ok((head, is_last)))
+        if !self.heads.is_empty() {
+            let (head, is_last) = self.heads.remove(0);
+            self.heads_held -= head_held(&head);
+            if self.heads.is_empty() {
+                // Most responses have one head. The room for it would stay with the stream.
+                self.heads = Vec::new();
             }
-            (None, Some(end)) => Poll::Ready(Err(end)),
-            (None, None) => {
+            return Poll::Ready(Ok((head, is_last)));
+        }
+        match self.end {
+            Some(end) => Poll::Ready(Err(end)),
+            None => {
                 self.waits(task);
                 Poll::Pending
             }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use eyelet_config::HttpUpstream;
+use eyelet_sys::memory::long_rc::LongRc;
 use eyelet_tls::client::Roots;
 
 use super::dial::Dialled;
@@ -110,7 +111,7 @@ pub struct Shelf {
     /// Any client's request may use them. Those of one client may be authenticated, so that its
     /// next request must not get another one.
     is_shared: bool,
-    twos: RefCell<Vec<Rc<http2::Http2Connection>>>,
+    twos: RefCell<Vec<LongRc<http2::Http2Connection>>>,
     /// Dials in progress that may bring shared connections.
     dialling: Cell<usize>,
     /// The number of dials that have brought no shared connection.
@@ -205,7 +206,7 @@ impl Shelf {
             twos.retain(|connection| connection.is_good());
             // Fills the first connections with room, so that those not needed stay idle and end.
             let mut suited = twos.iter().filter(|one| one.has_room_for(upstream_request));
-            let asked = suited.find_map(|one| one.ask(upstream_request));
+            let asked = suited.find_map(|one| http2::Http2Connection::ask(one, upstream_request));
             if let Some(asked) = asked {
                 return Some(Upstream::Http2(Box::new(asked)));
             }

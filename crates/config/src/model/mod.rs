@@ -306,6 +306,29 @@ pub struct TlsUpstream {
 }
 
 impl Terminate {
+    /// A rule that asks this upstream, and nothing of its clients.
+    pub fn to(upstream: TerminateUpstream) -> Self {
+        Self {
+            upstream,
+            others: Vec::new(),
+            balance: Balance::default(),
+            certificates: CertificateSource::Files,
+            upstream_wait: Duration::ZERO,
+            alpn_select: Vec::new(),
+            client_ca: None,
+            client_spiffe: Vec::new(),
+            client_crl: Vec::new(),
+            accepts_expired_crl: false,
+            client_cert_header: false,
+            compression: Compression::default(),
+            headers: Fields::default(),
+            no_hsts: false,
+            tls_version_min: Version::Tls12,
+            proxy_protocol: None,
+            hold: None,
+        }
+    }
+
     /// True if its clients must show a certificate.
     pub fn asks_client(&self) -> bool {
         self.client_ca.is_some() || !self.client_spiffe.is_empty()

@@ -1,17 +1,13 @@
 //! Reads the keys of an originate rule, and which listeners a rule's action fits.
 
 use crate::files::Files;
-use crate::model::headers::Fields;
 use crate::model::values;
-use crate::model::{
-    CertificateSource, Host, ListenerKind, Originate, Terminate, TerminateUpstream,
-};
+use crate::model::{Host, ListenerKind, Originate, Terminate, TerminateUpstream};
 use crate::rules::matchers::{self, Matchers};
 use crate::rules::upstreams;
 use crate::settings::compression;
 use crate::settings::listeners::Listeners;
 use eyelet_document::reader::Section;
-use eyelet_wire::version::Version;
 
 /// The port that an https:// URL leaves out.
 const HTTPS_PORT: u16 = 443;
@@ -115,23 +111,12 @@ pub(crate) fn read(
     }
     let authority = authority(&upstream)?;
     let requests = Terminate {
-        upstream,
         others,
         balance,
-        certificates: CertificateSource::Files,
         upstream_wait: upstreams::wait(section),
-        alpn_select: Vec::new(),
-        client_ca: None,
-        client_spiffe: Vec::new(),
-        client_crl: Vec::new(),
-        accepts_expired_crl: false,
-        client_cert_header: false,
         compression,
-        headers: Fields::default(),
         no_hsts: true,
-        hold: None,
-        tls_version_min: Version::Tls12,
-        proxy_protocol: None,
+        ..Terminate::to(upstream)
     };
     Some(Originate { requests, authority, hosts })
 }

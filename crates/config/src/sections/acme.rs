@@ -1,7 +1,8 @@
 //! Reads [acme], and which rules have `certificate = "acme"`: the ACME server (RFC 8555), the
 //! account there, and the names that are ordered.
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use eyelet_policy::NamePattern;
 use zeroize::Zeroizing;
@@ -31,6 +32,8 @@ pub struct AcmeSettings {
     pub profile: Option<String>,
     /// The account of the server's operator that the ACME account belongs to.
     pub external_account: Option<ExternalAccount>,
+    /// A command and its arguments that makes and removes DNS records for DNS-01. Empty: none.
+    pub dns_hook: Vec<String>,
     /// The names that the rules order. They are filled in after the rules.
     pub wanted: AcmeNames,
 }
@@ -47,7 +50,7 @@ pub struct ExternalAccount {
 /// The names that rules with `certificate = "acme"` order, and the ways to validate them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcmeNames {
-    /// Names that are ordered at the start, each once.
+    /// Names that are ordered at the start, each once. Wildcards begin with `*.`.
     pub names: Vec<Box<str>>,
     /// Indices of the listeners of these rules. Empty: all.
     pub listeners: Vec<u16>,
@@ -63,6 +66,7 @@ pub(crate) struct AcmeRules<'t> {
     names: Vec<Box<str>>,
     listeners: Vec<u16>,
     is_for_all: bool,
+    has_on_demand: bool,
     /// The place of the first one's value.
     first: Option<Place<'t>>,
     /// Names that the public DNS does not have.
@@ -107,6 +111,7 @@ pub(crate) fn read(
     });
     let profile = section.text("profile").map(|text| text.text.to_owned());
     let external_account = external_account(&section, files);
+    let dns_hook = dns_hook(&section);
     let without = "[acme] has no `directory`: \"letsencrypt\", \"letsencrypt-staging\" for tries, \
         or the https:// URL of another ACME server's directory";
     let text = section.required("directory", without)?;
@@ -116,9 +121,25 @@ pub(crate) fn read(
             \"letsencrypt\", \"letsencrypt-staging\", or the URL of a server that exists";
         text.at.warning(message);
     }
-    rules.check_reach(&directory, listeners);
+    rules.check_reach(&directory, !dns_hook.is_empty(), listeners);
     let wanted = rules.wanted(&listeners.list);
-    Some(AcmeSettings { directory, contact, ca, folder, profile, external_account, wanted })
+    Some(AcmeSettings {
+        directory,
+        contact,
+        ca,
+        folder,
+        profile,
+        external_account,
+        dns_hook,
+        wanted,
+    })
+}
+
+impl AcmeSettings {
+    /// The wildcards that are ordered. Only a DNS record validates them.
+    pub fn wildcards(&self) -> impl Iterator<Item = &str> {
+        self.wanted.names.iter().map(|name| &**name).filter(|name| name.starts_with("*."))
+    }
 }
 
 impl<'t> AcmeRules<'t> {
@@ -136,6 +157,7 @@ impl<'t> AcmeRules<'t> {
             at.error(message);
         }
         let on_demand = section.flag("acme_on_demand").unwrap_or(false);
+        self.has_on_demand |= on_demand;
         let private = Permitted::default();
         for (text, pattern) in &matchers.sni {
             let is_private = match pattern {
@@ -149,7 +171,7 @@ impl<'t> AcmeRules<'t> {
             match pattern {
                 NamePattern::Exact(name) => self.names.push(name.clone()),
                 NamePattern::Suffix(_) if on_demand => {}
-                NamePattern::Suffix(_) => text.at.error(WILDCARD),
+                NamePattern::Suffix(name) => self.names.push(format!("*.{name}").into()),
                 NamePattern::Absent => text.at.error(NO_NAME),
             }
         }
@@ -167,7 +189,7 @@ impl<'t> AcmeRules<'t> {
     }
 
     /// Warns of names that a public server cannot look up, and of listeners that no server reaches.
-    fn check_reach(&self, directory: &str, all: &Listeners) {
+    fn check_reach(&self, directory: &str, has_hook: bool, all: &Listeners) {
         let Some(first) = self.first else { return };
         if is_public(directory) {
             for Text { text: name, at } in &self.private {
@@ -179,6 +201,9 @@ impl<'t> AcmeRules<'t> {
                 );
                 at.warning(message);
             }
+        }
+        if has_hook || self.names.iter().all(|name| name.starts_with("*.")) && !self.has_on_demand {
+            return;
         }
         let listed: &[u16] = if self.is_for_all { &[] } else { &self.listeners };
         let has_https = all.of_rule(listed).any(|l| !is_http(l) && is_validated_at(l, HTTPS_PORT));
@@ -243,6 +268,26 @@ fn has_domain(directory: &str, domains: &[&str]) -> bool {
     })
 }
 
+/// The command for DNS-01. No shell reads it.
+fn dns_hook(section: &Section<'_>) -> Vec<String> {
+    let words = section.texts("dns_hook").unwrap_or_default();
+    let Some(program) = words.first() else { return Vec::new() };
+    // A service has another PATH and another folder than the user who tries this.
+    let is_executable = |path: &Path| {
+        std::fs::metadata(path)
+            .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    let path = Path::new(program.text);
+    if !path.is_absolute() {
+        program
+            .at
+            .error("expected the whole path of a program, such as \"/usr/local/bin/dns-hook\"");
+    } else if !is_executable(path) {
+        program.at.error("no program that can be run is there; `chmod +x` makes a file one");
+    }
+    words.iter().map(|word| word.text.to_owned()).collect()
+}
+
 fn external_account(section: &Section<'_>, files: &mut Files) -> Option<ExternalAccount> {
     let (id, file) = section.both("external_account_id", "external_account_key_file")?;
     let key_file = files.check_secret(file, |_| Ok(()));
@@ -283,10 +328,6 @@ fn contact_url(text: &str) -> Result<String, String> {
     Err(format!("a contact is a URL; expected \"mailto:{text}\""))
 }
 
-const WILDCARD: &str = "a certificate for a wildcard needs the challenge DNS-01, which Eyelet does \
-    not answer: list the names, or set `acme_on_demand = true` to order each name when a client \
-    first asks for it, or give another client's files";
-
 const LIST: &str = "the names of a list in a file are ordered when a client first asks for them: \
     set `acme_on_demand = true`, or write the names here";
 
@@ -320,10 +361,11 @@ const WELL_KNOWN: [(&str, &str); 2] = [
     ("letsencrypt-staging", "https://acme-staging-v02.api.letsencrypt.org/directory"),
 ];
 
-const ACME_KEYS: [&str; 8] = [
+const ACME_KEYS: [&str; 9] = [
     "ca",
     "contact",
     "directory",
+    "dns_hook",
     "external_account_id",
     "external_account_key_file",
     "folder",

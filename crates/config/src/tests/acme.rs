@@ -33,6 +33,34 @@ fn names_are_collected_once_and_in_order() {
     assert!(away.config.acme.unwrap().wanted.prefers_http);
 }
 
+/// A wildcard is ordered itself, unless each name below it is. A DNS record validates it wherever
+/// the listeners are.
+#[test]
+fn a_wildcard_is_ordered_by_a_dns_record() {
+    let read = |rule: &str, more: &str| {
+        let listener = "[[listener]]\naddress = \"0.0.0.0:8443\"\n";
+        let loaded = read(&format!("{listener}{RULE}{rule}\n{SERVER}{more}\n")).unwrap();
+        (loaded.config.acme.unwrap(), said(&loaded.warnings).len())
+    };
+    let both = "sni = [\"*.App.example\", \"app.example\"]";
+    let (acme, _) = read(both, "");
+    assert_eq!(acme.wanted.names, ["*.app.example", "app.example"].map(Box::from));
+    assert_eq!(acme.wildcards().collect::<Vec<_>>(), ["*.app.example"]);
+    assert!(acme.dns_hook.is_empty());
+    let (acme, _) = read("sni = \"*.app.example\"\nacme_on_demand = true", "");
+    assert_eq!(acme.wildcards().count(), 0);
+    let hook = "dns_hook = [\"/bin/true\", \"app\"]";
+    assert_eq!(read(both, hook).0.dns_hook, ["/bin/true", "app"]);
+    for (rule, more, warnings) in [
+        (both, "", 1),
+        (both, hook, 0),
+        ("sni = \"*.app.example\"", "", 0),
+        ("sni = \"*.app.example\"\nacme_on_demand = true", "", 1),
+    ] {
+        assert_eq!(read(rule, more).1, warnings, "{rule} {more}");
+    }
+}
+
 /// Tests which listeners a server can reach to validate a name.
 #[test]
 fn a_server_reaches_a_listener() {
@@ -111,11 +139,21 @@ fn names_that_cannot_be_ordered_are_mistakes() {
     let wildcard = "sni = \"*.app.example\"\n";
     assert_eq!(said_of(names, SERVER), [""; 0]);
     assert_eq!(said_of(&format!("{wildcard}acme_on_demand = true\n"), SERVER), [""; 0]);
-    let cases: [(String, &str, &[&str]); 8] = [
+    let cases: [(String, &str, &[&str]); 10] = [
         (
             wildcard.into(),
-            SERVER,
-            &["7:7: a certificate for a wildcard needs the challenge DNS-01"],
+            &format!("{SERVER}dns_hook = [\"dns-hook\", \"set\"]\n"),
+            &["11:13: expected the whole path of a program"],
+        ),
+        (
+            wildcard.into(),
+            &format!("{SERVER}dns_hook = \"/nowhere/dns-hook\"\n"),
+            &["11:12: no program that can be run is there"],
+        ),
+        (
+            wildcard.into(),
+            &format!("{SERVER}dns_hook = []\n"),
+            &["11:12: `dns_hook` is an empty list"],
         ),
         (String::new(), SERVER, &["5:15: this rule takes every name, and so would order"]),
         (
@@ -147,6 +185,7 @@ fn names_that_cannot_be_ordered_are_mistakes() {
             assert!(said.starts_with(expected), "{said}\n{expected}");
         }
     }
+    assert_eq!(said_of(wildcard, SERVER), [""; 0]);
     let files = "[[rule]]\naction = \"refuse\"\nacme_on_demand = true\n";
     assert_eq!(
         said_below_listener(files),

@@ -91,29 +91,18 @@ fn a_terminate_rule() {
         key: folder.0.join(format!("{name}.key")),
     };
     let host = Host::Ip("127.0.0.1".parse().unwrap());
+    let upstream = TerminateUpstream::Http(HttpUpstream {
+        address: HttpAddress::Tcp(HostPort { host, port: 3000 }),
+        tls: None,
+        http2: UpstreamHttp2::Alpn,
+        chosen: None,
+    });
     let expected = Terminate {
-        certificates: CertificateSource::Files,
-        upstream: TerminateUpstream::Http(HttpUpstream {
-            address: HttpAddress::Tcp(HostPort { host, port: 3000 }),
-            tls: None,
-            http2: UpstreamHttp2::Alpn,
-            chosen: None,
-        }),
-        others: Vec::new(),
-        balance: Balance::default(),
-        upstream_wait: Duration::ZERO,
         alpn_select: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         client_ca: Some(folder.0.join("app.pem")),
-        client_spiffe: Vec::new(),
-        client_crl: Vec::new(),
-        accepts_expired_crl: false,
-        compression: Compression::default(),
-        headers: Vec::new(),
-        no_hsts: false,
-        hold: None,
-        client_cert_header: false,
         tls_version_min: Version::Tls13,
         proxy_protocol: Some(ProxyProtocol::V2),
+        ..Terminate::to(upstream)
     };
     let rule = loaded.config.rules.at(0);
     assert_eq!(*rule.action, Action::Terminate(expected));

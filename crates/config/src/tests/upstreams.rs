@@ -59,6 +59,17 @@ fn a_list_is_of_one_kind_and_a_check_fits_it() {
     }
 }
 
+/// The mistake is said, and not what would follow from it: that there is no rule.
+#[test]
+fn a_slip_is_not_a_file_without_rules() {
+    let said = said_below_listener("[[rules]]\naction = \"refuse\"\n");
+    assert_eq!(said, ["3:3: unknown key `rules` in the file; did you mean `rule`?"]);
+    let cut = said_below_listener("[[rule\naction = \"refuse\"\n");
+    assert!(cut.iter().all(|said| !said.contains("no rule")), "{cut:?}");
+    let none = said_below_listener("");
+    assert_eq!(none, ["1:1: warning: no rule; every connection will be refused"]);
+}
+
 /// A key that people know from other programs has a sentence wherever they write it.
 #[test]
 fn keys_of_other_programs() {

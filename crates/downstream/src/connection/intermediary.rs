@@ -125,3 +125,13 @@ impl Intermediary {
         self.originate().map(|rule| originate::begin(rule, asked, request)).transpose()
     }
 }
+
+/// The outcome of what this action takes.
+pub const fn outcome_of(action: &Action) -> Outcome {
+    match action {
+        Action::Originate(_) => Outcome::Originated,
+        Action::Splice(_) => Outcome::Spliced,
+        Action::Terminate(_) => Outcome::Terminated,
+        Action::Refuse(_) => Outcome::Refused,
+    }
+}

@@ -40,10 +40,13 @@ pub struct Route {
     group: Option<Arc<Group>>,
     /// The client's destination, if that is the upstream.
     destination: Option<Box<HttpUpstream>>,
-    /// The rule that decided the connection.
-    pub of_connection: u32,
+    /// The rule that decided the connection. `None`: another one than this, which is not known any
+    /// more.
+    of_connection: Option<u32>,
     /// The rules that decide its requests, ascending. Empty: its own rule takes all of them.
     pub by_request: Rc<[RuleId]>,
+    /// The rules in shadow that ask for its requests, ascending.
+    pub shadows: Rc<[RuleId]>,
 }
 
 /// One of a route's upstreams.
@@ -100,6 +103,10 @@ impl Route {
         let decided_by = info.decided.labels.generation();
         if decided_by == shared.generation {
             let mut route = Self::new(http, info, (info.decided.listener, info.decided.rule?))?;
+            if route.holds_connections() && info.decided.held.is_none() {
+                // Nobody was asked about the connection: an exchange by this rule has rested on it.
+                route.of_connection = None;
+            }
             if !route.has_verdict(info, true) {
                 return None;
             }
@@ -137,7 +144,7 @@ impl Route {
     ) -> Option<Self> {
         let mut route = Self::new(http, info, (info.decided.listener, rule))?;
         (route.of_connection, route.by_request) = (self.of_connection, self.by_request.clone());
-        let is_own = rule == self.of_connection;
+        let is_own = Some(rule) == self.of_connection;
         if !route.is_fit(http, info, has_preface) || !route.has_verdict(info, is_own) {
             return None;
         }
@@ -158,7 +165,12 @@ impl Route {
         let policy = &http.shared.config.policy;
         if policy.asks_requests() {
             let mut kept = Kept::of(http, info, info.decided.listener, local)?;
-            self.by_request = policy.request_rules(RuleId(self.rule), &mut kept).into();
+            let found = policy.request_rules(RuleId(self.rule), &mut kept);
+            (self.by_request, self.shadows) = (found.deciding.into(), found.shadows.into());
+        }
+        if self.of_connection.is_none() && self.by_request.is_empty() {
+            // It takes all of them, and somebody is asked about each.
+            self.by_request = Rc::new([RuleId(self.rule)]);
         }
         Some(())
     }
@@ -195,7 +207,8 @@ impl Route {
     /// True for a hold rule by which somebody is asked about each request: it asks for requests, or
     /// the connection came to another rule.
     pub fn asks_about_requests(&self) -> bool {
-        let is_asked = |hold: &Hold| hold.of_requests || self.rule != self.of_connection;
+        let is_others = Some(self.rule) != self.of_connection;
+        let is_asked = |hold: &Hold| hold.of_requests || is_others;
         self.action.hold().is_some_and(is_asked)
     }
 
@@ -239,8 +252,18 @@ impl Route {
         let others = terminate.others.iter().filter_map(TerminateUpstream::as_http);
         let (shelf, others) = (shelf(upstream), others.map(shelf).collect());
         let group = http.dialler.names.shared.upstreams.of(rule).cloned();
-        let (of_connection, by_request) = (rule, Rc::default());
-        Some(Self { rule, action, shelf, others, group, destination, of_connection, by_request })
+        let (of_connection, by_request, shadows) = (Some(rule), Rc::default(), Rc::default());
+        Some(Self {
+            rule,
+            action,
+            shelf,
+            others,
+            group,
+            destination,
+            of_connection,
+            by_request,
+            shadows,
+        })
     }
 
     /// The upstream for a request of this client that was at those of `tried`. `None`: it was at
@@ -286,9 +309,17 @@ impl Route {
 
     /// The route of one request of a proxy's client.
     pub fn proxied(rule: u32, action: Arc<Action>, shelf: Rc<Shelf>) -> Self {
-        let (others, of_connection, by_request) = (Box::default(), rule, Rc::default());
-        let (group, destination) = (None, None);
-        Self { rule, action, shelf, others, group, destination, of_connection, by_request }
+        Self {
+            rule,
+            action,
+            shelf,
+            others: Box::default(),
+            group: None,
+            destination: None,
+            of_connection: Some(rule),
+            by_request: Rc::default(),
+            shadows: Rc::default(),
+        }
     }
 
     /// True if bodies of requests are decoded for the application.

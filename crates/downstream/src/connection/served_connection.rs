@@ -32,6 +32,7 @@ use super::worker::Http;
 use crate::clock;
 use eyelet_http1::fields::{self, Requester};
 use eyelet_http1::head::Length;
+use eyelet_policy::RuleId;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, UpstreamName};
 use eyelet_telemetry::reason::{Class, Reason, Shed};
 use eyelet_upstream::Upstream;
@@ -88,6 +89,8 @@ pub struct ServedConnection {
     pub intermediary: Intermediary,
     /// The servers of requests that other rules take, one for each rule, in the order of first use.
     by_rule: RefCell<Vec<Rc<Self>>>,
+    /// The rules in shadow that ask for its requests.
+    shadows: Rc<[RuleId]>,
     /// True if it serves the requests of one rule, on another one's connection.
     is_of_request: bool,
     /// The verdict on its next request, if that was held while it was parked. Boxed: few are.
@@ -145,6 +148,7 @@ impl ServedConnection {
         intermediary: Intermediary,
     ) -> Self {
         let ClientInfo { info, preface, counts } = client;
+        let shadows = route.as_ref().map(|route| route.shadows.clone()).unwrap_or_default();
         Self {
             http,
             info,
@@ -158,6 +162,7 @@ impl ServedConnection {
             removed_by: Cell::default(),
             intermediary,
             by_rule: RefCell::default(),
+            shadows,
             is_of_request: false,
             verdict: Cell::default(),
         }

@@ -21,6 +21,7 @@ use crate::path::refuse::RefusalMessage;
 use crate::path::shadow;
 use crate::snapshot::edge::Edge;
 use eyelet_config::{Action, ListenerKind, Originate, TerminateUpstream};
+use eyelet_downstream::connection::intermediary::outcome_of;
 use eyelet_engine::worker::Handle;
 use eyelet_http::redirect::{Redirects, redirect};
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
@@ -204,7 +205,7 @@ pub fn emit_decision(connection: &Active<'_>, action: &Action) {
     if !is_shadowed && !connection.edge.snapshot.config.log.decided {
         return;
     }
-    let outcome = shadow::outcome_of(action);
+    let outcome = outcome_of(action);
     let now = connection.edge.engine.now_unix_ms();
     connection.edge.log.borrow_mut().decided(connection.info, outcome, now);
 }
@@ -246,7 +247,10 @@ async fn decide(connection: &mut Active<'_>, peeked: &mut CountedBuffer) -> Resu
         });
     }
     if known.connection.info.owes_answer.is_some() {
-        Box::pin(connect::guarded::check(&mut known)).await?;
+        let policy = &known.connection.edge.snapshot.config.policy;
+        if let Some(rules) = policy.might_take(&known.facts(None)) {
+            Box::pin(connect::guarded::check(&mut known.connection, &rules)).await?;
+        }
         Box::pin(connect::establish(&mut known.connection)).await?;
     }
     let mut reader = HelloReader::new(known.connection.edge.snapshot.config.limits.hello_bytes_max);

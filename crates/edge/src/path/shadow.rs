@@ -12,7 +12,7 @@ use crate::path::active::Active;
 use crate::path::fact_source::KnownFacts;
 use crate::path::fingerprint;
 use crate::path::peek;
-use eyelet_config::Action;
+use eyelet_downstream::connection::intermediary::outcome_of;
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_resolve::evidence::Purpose;
 use eyelet_resolve::gather;
@@ -72,16 +72,6 @@ pub fn note(known: &mut KnownFacts<'_>, hello: Option<&Hello<'_>>) -> bool {
     let outcomes = outcomes.collect();
     known.connection.info.decided.shadow = outcomes;
     asked.contains(Fact::Hello)
-}
-
-/// The outcome of a connection that this action takes.
-pub const fn outcome_of(action: &Action) -> Outcome {
-    match action {
-        Action::Originate(_) => Outcome::Originated,
-        Action::Splice(_) => Outcome::Spliced,
-        Action::Terminate(_) => Outcome::Terminated,
-        Action::Refuse(_) => Outcome::Refused,
-    }
 }
 
 /// A connection as a source of facts for shadow rules: it waits for nothing.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use eyelet_config::{Config, Depth, Diagnostic, Loaded, Severity};
+use eyelet_config::{AcmeSettings, Config, Depth, Diagnostic, Loaded, Severity};
 use eyelet_resolve::dns::secure::SecureDns;
 use eyelet_tls::client::ClientConfigs;
 use eyelet_tls::roots::EvidenceRoots;
@@ -98,6 +98,9 @@ fn print(
         write!(out, ", {}", counted(warnings, "warning"))?;
     }
     writeln!(out)?;
+    if let Some(acme) = loaded.as_ref().ok().and_then(|loaded| loaded.config.acme.as_ref()) {
+        print_wildcards(&file, acme, out)?;
+    }
     let keys = loaded.as_ref().map_or(&[][..], |loaded| &loaded.upgrade_keys);
     if !keys.is_empty() {
         writeln!(
@@ -108,6 +111,27 @@ fn print(
         )?;
     }
     Ok(())
+}
+
+/// Says how an ACME server validates wildcards.
+fn print_wildcards(
+    file: impl std::fmt::Display,
+    acme: &AcmeSettings,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let names: Vec<&str> = acme.wildcards().collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    write!(out, "{file}: {} by the challenge ", names.join(", "))?;
+    match acme.dns_hook.first() {
+        Some(hook) => writeln!(out, "DNS-01: {hook} makes and removes its DNS record"),
+        None => writeln!(
+            out,
+            "DNS-PERSIST-01, with a DNS record that stays: `eyelet acme record {file}` prints it \
+             once the file is served"
+        ),
+    }
 }
 
 /// The number with its noun, which has an `s` unless it is one.

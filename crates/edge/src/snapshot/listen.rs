@@ -291,7 +291,11 @@ impl Bound {
 pub fn activated(config: &Config, passed: Vec<(String, OwnedFd)>) -> Vec<Bound> {
     let mut bound = Vec::new();
     for (name, socket) in passed {
-        let prepared = service::prepare(&socket, KEEPALIVE_IDLE);
+        let has_datagrams = service::has_datagrams(&socket);
+        let prepared = match has_datagrams {
+            true => service::prepare_datagrams(&socket),
+            false => service::prepare(&socket, KEEPALIVE_IDLE),
+        };
         let address = match prepared.and_then(|()| socket::local_address(&socket)) {
             Ok(address) => ListenAddress::Inet(address),
             Err(error) => {
@@ -299,10 +303,16 @@ pub fn activated(config: &Config, passed: Vec<(String, OwnedFd)>) -> Vec<Bound> 
                 continue;
             }
         };
-        match config.listeners.iter().find(|listener| listener.address == address) {
+        let has =
+            |listener: &&Listener| listener.address == address && (listener.quic || !has_datagrams);
+        match config.listeners.iter().find(has) {
             Some(listener) => {
                 let sockets = [Arc::new(socket)].into();
-                bound.push(Bound { address, sockets, asked: Asked::of(listener), file: None });
+                let asked = match has_datagrams {
+                    true => Asked::of_datagrams(listener),
+                    false => Asked::of(listener),
+                };
+                bound.push(Bound { address, sockets, asked, file: None });
             }
             None => tracing::warn!(
                 "the service manager's socket {name:?} at {address} has no listener and is closed"

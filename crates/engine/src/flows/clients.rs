@@ -14,9 +14,9 @@ use quinn_udp::{EcnCodepoint, RecvMeta, Transmit};
 use crate::flows::{BATCHES, datagrams, receive_batch};
 use crate::ready::{CLIENT, READ};
 use crate::worker::Worker;
-use crate::worker::flow_state::guard::GuardTurn;
-use crate::worker::flow_state::inbox::{HANDED_BYTES_MAX, HandedDatagram};
+use crate::worker::flow_state::inbox::HandedDatagram;
 use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket};
+use eyelet_handover::guard::GuardTurn;
 
 /// The way of a client's datagram.
 enum Turn {
@@ -102,17 +102,13 @@ impl Worker {
                 self.begin_flow(socket, *peer, dcid, (datagram, bits(ecn)));
                 Turn::Done
             }
-            FoundFlow::Unknown
-                if matches!(header, Header::Short(_)) && datagram.len() <= HANDED_BYTES_MAX =>
-            {
+            FoundFlow::Unknown if matches!(header, Header::Short(_)) => {
                 // Its client may have moved, and its flow is another worker's.
-                let listener = socket.listener.get();
-                let bytes = datagram.into();
-                let handed = HandedDatagram { peer: *peer, listener, bytes, ecn: bits(ecn) };
-                if !self.process.inboxes.hand_on(self.index, handed) {
-                    self.counters.flow_datagrams_dropped.up();
+                let came = (*peer, socket.listener.get());
+                match self.process.inboxes.hand_on(self.index, came, datagram, bits(ecn)) {
+                    true => Turn::Done,
+                    false => self.drop_unknown(),
                 }
-                Turn::Done
             }
             FoundFlow::New | FoundFlow::Unknown => self.drop_unknown(),
         }
@@ -256,9 +252,11 @@ struct Packets {
 impl Packets {
     fn of(datagram: &[u8]) -> Self {
         let mut has = Self::default();
-        for packet in packets(datagram) {
+        for (nth, packet) in packets(datagram).enumerate() {
             match packet.map(|packet| packet.header) {
-                Ok(QuicHeader::Short { .. }) => has.later = true,
+                // Behind another packet it may be padding: zeros. Behind one of the handshake it
+                // says nothing new.
+                Ok(QuicHeader::Short { .. }) => has.later |= nth == 0,
                 Ok(QuicHeader::Long(long)) if long.kind == LongKind::Handshake => has.later = true,
                 Ok(QuicHeader::Long(_)) | Err(_) => has.may_have_hello = true,
             }
@@ -287,4 +285,34 @@ fn header(datagram: &[u8]) -> Option<Header<'_>> {
             Header::Long { dcid: long.dcid, begins, datagram_bytes: datagram.len() }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Packets;
+
+    /// A long header of version 1, with a payload of 20 bytes.
+    fn long(first: u8) -> Vec<u8> {
+        // No token, if it is an Initial packet.
+        let token: &[u8] = if first == 0xc0 { &[0] } else { &[] };
+        [&[first, 0, 0, 0, 1, 1, 7, 1, 8], token, &[20], &[0xff; 20]].concat()
+    }
+
+    #[test]
+    fn padding_is_no_packet_of_a_client_with_keys() {
+        const INITIAL: u8 = 0xc0;
+        const HANDSHAKE: u8 = 0xe0;
+        let (hello, later) = (true, true);
+        for (datagram, may_have_hello, later) in [
+            (long(INITIAL), hello, false),
+            // aioquic pads the datagram, not the packet.
+            ([long(INITIAL), vec![0; 600]].concat(), hello, false),
+            ([long(INITIAL), long(HANDSHAKE)].concat(), hello, later),
+            ([long(INITIAL), long(HANDSHAKE), vec![0x40; 30]].concat(), hello, later),
+            (long(HANDSHAKE), false, later),
+            (vec![0x40; 30], false, later),
+        ] {
+            assert_eq!(Packets::of(&datagram), Packets { may_have_hello, later }, "{datagram:?}");
+        }
+    }
 }

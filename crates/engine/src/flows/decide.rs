@@ -14,8 +14,8 @@ use quinn_udp::EcnCodepoint;
 
 use crate::ready::{CLIENT, READ};
 use crate::worker::flow_state::FlowPass;
-use crate::worker::flow_state::guard::GuardTurn;
 use crate::worker::{Handle, WaitError, Worker};
+use eyelet_handover::guard::GuardTurn;
 
 impl Handle {
     /// A copy of a datagram of a flow that waits. `None`: it has not come yet.

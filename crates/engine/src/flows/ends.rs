@@ -10,7 +10,7 @@ use eyelet_telemetry::reason::{Limit, Reason};
 
 use crate::worker::Worker;
 use crate::worker::flow_state::Passage;
-use crate::worker::flow_state::quic_move::QuicMove;
+use eyelet_handover::quic_move::QuicMove;
 
 /// A draining worker ends flows that were not used for so long.
 const DRAINED_IDLE_MS: u64 = 500;

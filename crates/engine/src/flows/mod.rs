@@ -18,7 +18,6 @@ mod begin;
 mod clients;
 mod decide;
 mod ends;
-pub mod format;
 mod listen;
 mod moving;
 mod upstream;
@@ -46,11 +45,13 @@ pub async fn receive(worker: Rc<Worker>, inbox: Inbox) {
 }
 
 impl Worker {
-    fn take_flow_news(self: &Rc<Self>, news: FlowNews) {
+    /// Takes news of an earlier process's flows.
+    pub fn take_flow_news(self: &Rc<Self>, news: FlowNews) {
         match news {
             FlowNews::Message { body, sockets, placed } => {
                 let import = |bytes: &[u8]| self.program()?.import_guard(bytes);
-                let read = format::decode(&body, sockets, self.now_unix_ms(), import);
+                let read =
+                    eyelet_handover::flows::decode(&body, sockets, self.now_unix_ms(), import);
                 let said = read.map(|flows| self.admit_flows(flows));
                 // Who waits for it has given up, if this fails.
                 let _ = placed.try_send(said.map_err(|error| error.to_string()));

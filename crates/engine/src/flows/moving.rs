@@ -12,14 +12,14 @@ use eyelet_memory::slab::Key;
 use eyelet_telemetry::reason::{Reason, Shed};
 use quinn_udp::UdpSocketState;
 
-use crate::departure::{BATCH_BYTES, FlowBatch};
-use crate::flows::format::{encode, flow_bytes};
+use crate::departure::BATCH_BYTES;
 use crate::ready::Token;
 use crate::worker::flow_state::inbox::Placed;
-use crate::worker::flow_state::quic_move::{MovingGuard, MovingPassage, QuicMove};
 use crate::worker::flow_state::{DatagramSocket, Passage};
 use crate::worker::{Settings, Worker};
+use eyelet_handover::flows::{FlowBatch, encode, flow_bytes};
 use eyelet_handover::own;
+use eyelet_handover::quic_move::{MovingGuard, MovingPassage, QuicMove};
 
 impl Worker {
     /// Takes a flow out of the worker. `None`: its datagrams wait, or its client is in the middle

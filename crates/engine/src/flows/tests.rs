@@ -14,14 +14,14 @@ use eyelet_relay::Relay;
 use eyelet_sys::socket::datagram;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 
-use super::format::{FlowImportError, VERSION_FLOWS, decode, via};
-use crate::departure::FlowBatch;
 use crate::testing::stepper::{Stepper, check_worker};
 use crate::testing::{SETTINGS, worker, worker_with};
 use crate::worker::flow_state::FlowPass;
-use crate::worker::flow_state::guard::{DatagramGuard, GuardTurn};
 use crate::worker::flow_state::inbox::{FlowNews, Placed};
 use crate::worker::{Handle, ListenerSocket, Program, Settings, Task, Update, Worker};
+use eyelet_handover::flows::FlowBatch;
+use eyelet_handover::flows::{FlowImportError, VERSION_FLOWS, decode, via};
+use eyelet_handover::guard::{DatagramGuard, GuardTurn};
 
 /// Lets all flows pass to one server, with a guard that drops what begins with its byte.
 struct Passing {
@@ -175,8 +175,8 @@ fn arrive(worker: &Rc<Worker>, batches: Vec<(Vec<u8>, Vec<OwnedFd>)>) -> Vec<Pla
 }
 
 /// Ends all flows, and checks that nothing is left.
-fn end(stepper: Stepper) {
-    let worker = stepper.into_worker();
+fn end(stepper: Stepper, worker: Rc<Worker>) {
+    drop(stepper);
     worker.forget_given_flows();
     worker.end_all_flows();
     worker.leave_datagrams(&[], false);
@@ -241,8 +241,8 @@ fn flows_pass_in_the_next_process() {
     lines.sort();
     let sums: Vec<_> = lines.iter().map(|(bytes, datagrams, _)| (*bytes, *datagrams)).collect();
     assert_eq!(sums, [(1260, [2, 1]), (2400, [2, 1])], "counted over both processes");
-    end(after);
-    end(stepper);
+    end(after, new);
+    end(stepper, old);
 }
 
 /// The next process has died: the flows are served here again, from where they were.
@@ -269,7 +269,7 @@ fn flows_come_back() {
     assert_eq!(network.heard().unwrap().1, edge);
     assert!(program.logged.borrow().is_empty());
     drop(again);
-    end(stepper);
+    end(stepper, old);
 }
 
 /// A listener that the next process lacks: its flows go on here, and nothing new begins.
@@ -291,7 +291,7 @@ fn flows_of_a_removed_listener_stay() {
     assert_eq!(client.recv(&mut [0; 2048]).unwrap(), 1200);
     assert!(network.heard().is_none(), "a stranger begins nothing");
     assert!(!old.is_empty() && program.logged.borrow().is_empty());
-    end(stepper);
+    end(stepper, old);
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn flows_without_room_end_with_their_lines() {
     let network = Network::new();
     let (old, new) =
         (worker(), worker_with(Settings { connections_max: 15, ..SETTINGS }, 64 << 20));
-    let (mut stepper, _) = network.serve(&old);
+    let (mut stepper, _program) = network.serve(&old);
     let clients: Vec<_> = (0..FLOWS).map(|_| network.client()).collect();
     for client in &clients {
         client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
@@ -319,8 +319,8 @@ fn flows_without_room_end_with_their_lines() {
     let placed = arrive(&new, copies(&batches));
     assert_eq!(placed.iter().map(|it| it.served).sum::<usize>(), 0);
     drop(again);
-    end(after);
-    end(stepper);
+    end(after, new);
+    end(stepper, old);
 }
 
 #[test]
@@ -369,5 +369,5 @@ fn a_message_that_is_none_is_refused_whole() {
     let unknown = decode(body, vec![socket()], old.now_unix_ms(), |_| None).map(|_| ());
     assert_eq!(unknown, Err(FlowImportError::Guard));
     drop(again);
-    end(stepper);
+    end(stepper, old);
 }

@@ -13,11 +13,11 @@ use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 use super::*;
 use crate::park::tests::parked;
 use crate::ready::CLIENT;
-use crate::table::Slot;
 use crate::testing::worker;
 use crate::worker::{Handle, Program, Task, Update};
 use eyelet_memory::budget::Counted;
 use eyelet_relay::Relay;
+use eyelet_table::Slot;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 
 const WAIT: Duration = Duration::from_secs(60);

@@ -14,9 +14,9 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::iteration::accept::{Accepting, LAST_ACCEPT_TIME};
 use crate::shedding::drain;
-use crate::table::SlotState;
-use crate::table::timer_wheel::TICK_MS;
 use crate::worker::{ListenerSocket, Order, Worker, WorkerOrders};
+use eyelet_table::SlotState;
+use eyelet_table::timer_wheel::TICK_MS;
 
 /// Events taken in one iteration, so that a tick is never far away.
 const EVENTS: usize = 512;

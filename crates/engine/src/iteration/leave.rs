@@ -16,7 +16,7 @@ use crate::moving::batch::{self, PLACED_AT_ONCE};
 use crate::moving::parcel::Parcel;
 use crate::moving::search::Search;
 use crate::shedding::retired;
-use crate::worker::{Order, WorkerOrders};
+use crate::worker::{ListenerSocket, Order, WorkerOrders};
 
 /// Rounds of the runtime in which a connection that was told to rest does so: HTTP/2's tells its
 /// streams in the first one, and has their answers in the second.
@@ -37,19 +37,14 @@ impl Iterations {
         let worker = self.worker.clone();
         let departure = worker.program().and_then(|program| program.departure());
         let Some(departure) = departure else { return Ok(false) };
-        let Departure { kept, batches, descriptors_max, reads_below, .. } = departure;
-        let Departure { mut answers, active_max, moves_flows, .. } = departure;
         let now = Instant::now();
         let drain_timeout = worker.settings.get().drain_timeout;
-        let end = active_max.map(|active_max| now + drain_timeout.min(active_max));
         // Until the order to let go, this worker may have to accept again.
-        let left = (&*kept, moves_flows);
-        let mut sockets = Some(worker.leave(&mut self.accepting, left, now + LAST_ACCEPT_TIME));
+        let mut sockets = Some(self.leave_listeners(&departure, now));
+        let Departure { kept, batches, descriptors_max, reads_below, .. } = departure;
+        let Departure { mut answers, active_max, .. } = departure;
+        let end = active_max.map(|active_max| now + drain_timeout.min(active_max));
         drop(kept);
-        if moves_flows {
-            // The queue has room for what each worker sends.
-            let _ = batches.try_send(Leaving::Flows(worker.flow_batches(descriptors_max)));
-        }
         worker.moving.is_leaving.set(true);
         worker.moving.reads_below.set(reads_below);
         let mut search = Search::new(&worker, batches, descriptors_max);
@@ -98,17 +93,37 @@ impl Iterations {
                 }
                 Some(HandoverEvent::Answer(None)) => {
                     self.put_back(waiting).await?;
-                    let Some(sockets) = sockets.filter(|_| !must_drain) else {
-                        worker.end_given_flows();
-                        return Ok(false);
-                    };
-                    worker.moving.is_leaving.set(false);
-                    worker.come_back(&mut self.accepting, sockets);
-                    worker.take_flows_back();
-                    return Ok(true);
+                    return Ok(self.come_back(sockets.filter(|_| !must_drain)));
                 }
             }
         }
+    }
+
+    /// Stops accepting, and gives flows of QUIC to the other process.
+    fn leave_listeners(&mut self, departure: &Departure, now: Instant) -> Vec<ListenerSocket> {
+        let Departure { kept, moves_flows, descriptors_max, .. } = departure;
+        let left = (&**kept, *moves_flows);
+        let sockets = self.worker.leave(&mut self.accepting, left, now + LAST_ACCEPT_TIME);
+        if *moves_flows {
+            let flows = self.worker.flow_batches(*descriptors_max);
+            // The queue has room for what each worker sends.
+            let _ = departure.batches.try_send(Leaving::Flows(flows));
+        }
+        sockets
+    }
+
+    /// Accepts again from these sockets, because the other process has died. Returns whether this
+    /// worker serves on.
+    fn come_back(&mut self, sockets: Option<Vec<ListenerSocket>>) -> bool {
+        let worker = &self.worker;
+        let Some(sockets) = sockets else {
+            worker.end_given_flows();
+            return false;
+        };
+        worker.moving.is_leaving.set(false);
+        worker.come_back(&mut self.accepting, sockets);
+        worker.take_flows_back();
+        true
     }
 
     /// Has the next active connections rest. The last ones are told, too, so that what could not

@@ -18,10 +18,11 @@ use eyelet_telemetry::reason::{Reason, Shed};
 use crate::park::{self, timeouts};
 use crate::ready::{CLIENT, Token};
 use crate::shedding::{drain, retired};
-use crate::table::timer_wheel::{FIRST_TICK, TICK_MS};
-use crate::table::{SlotState, Waiting, Waits};
-use crate::worker::{Handle, Program, Task, Update, Worker, queues};
+use crate::worker::{FIRST_TICK, Handle, Program, Task, Update, Worker};
 use accept::{ACCEPTS, Accepted, Accepting};
+use eyelet_table::queues;
+use eyelet_table::timer_wheel::TICK_MS;
+use eyelet_table::{SlotState, Waiting, Waits};
 
 pub mod accept;
 mod event_loop;

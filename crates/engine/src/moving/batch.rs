@@ -24,8 +24,8 @@ use crate::moving::parcel::Parcel;
 use crate::moving::parts::ConnectionBatch;
 use crate::moving::staying::Staying;
 use crate::ready::FURTHER_MAX;
-use crate::table::{Slot, SlotState};
 use crate::worker::{Process, Worker};
+use eyelet_table::{Slot, SlotState};
 
 /// Descriptors of a connection without further sockets: the client's and the upstream's. The
 /// smallest batch has so many.

@@ -17,9 +17,9 @@ use crate::moving::handover::{
 };
 use crate::moving::room::Room;
 use crate::park;
-use crate::table::SlotState;
 use crate::worker::Worker;
 use eyelet_relay::export::STATE_BYTES_MAX;
+use eyelet_table::SlotState;
 
 /// Bytes of memory that a link counts in its worker, if it is by TLS.
 const LINK_BYTES: usize = UPSTREAM_HTTP2_BYTES + UPSTREAM_TLS_BYTES;

@@ -22,10 +22,10 @@ use thiserror::Error;
 use crate::moving::room::Room;
 use crate::park;
 use crate::park::rest;
-use crate::table::further::further_bytes;
-use crate::table::shared_streams::shared_bytes;
-use crate::table::{KeptStreams, Removed, Slot, SlotState};
 use crate::worker::Worker;
+use eyelet_table::further::further_bytes;
+use eyelet_table::shared_streams::shared_bytes;
+use eyelet_table::{KeptStreams, Removed, Slot, SlotState};
 
 pub use eyelet_handover::{
     ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_GROUP, VERSION_HELD, VERSION_PART,

@@ -11,8 +11,8 @@ use crate::departure::{BATCH_DESCRIPTORS_MAX, Leaving};
 use crate::moving::batch::{self, CONNECTION_DESCRIPTORS, Detachment, SearchResult};
 use crate::moving::parcel::Parcel;
 use crate::moving::staying::Staying;
-use crate::table::timer_wheel::TICK_MS;
 use crate::worker::Worker;
+use eyelet_table::timer_wheel::TICK_MS;
 
 /// The search for parked connections that leave.
 pub struct Search {
@@ -205,8 +205,8 @@ mod tests {
     use super::*;
     use crate::moving::staying::STAYING_MAX;
     use crate::park::tests::terminated;
-    use crate::table::{Slot, SlotState, Waits};
     use crate::testing::worker;
+    use eyelet_table::{Slot, SlotState, Waits};
 
     #[derive(Default)]
     struct Told(AtomicUsize);

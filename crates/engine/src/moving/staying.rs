@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eyelet_memory::slab::Key;
 
-use crate::table::ConnectionTable;
+use eyelet_table::ConnectionTable;
 
 /// Connections and groups of a worker that the other process may refuse at a time. It is full then,
 /// or reads little of what this one writes, so nothing more is offered for now. A connection takes

@@ -11,9 +11,9 @@ use eyelet_telemetry::info::{AskedBy, ConnectionInfo, End, Parked};
 use eyelet_wire::socks::Reply;
 
 use crate::socket;
-use crate::table::{ConnectionTable, Slot, SlotState};
 use crate::worker::Worker;
-use crate::worker::queues::ShedPosition;
+use eyelet_table::queues::ShedPosition;
+use eyelet_table::{ConnectionTable, Slot, SlotState};
 
 /// Reads of what the client of a held connection has sent, at its end: 1 MiB or more.
 const UNREAD_READS: usize = 16;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::Parked;
 
-use crate::table::{ConnectionTable, SlotState};
 use crate::worker::{Handle, Settings, Worker};
 use eyelet_relay::{Flow, Relay};
+use eyelet_table::{ConnectionTable, SlotState};
 
 /// The time for which a connection is parked until it counts as settled. Most connections of a busy
 /// edge are over by then, and never pay for what only long ones need, such as keepalive.

@@ -7,10 +7,10 @@ use eyelet_memory::slab::Key;
 
 use crate::ready::{CLIENT, READ};
 use crate::socket;
-use crate::table::{ConnectionTable, EndCause, SlotState};
 use crate::worker::Worker;
 use eyelet_memory::budget::{ACTIVE_BYTES, STREAM_BYTES, TASK_BYTES_MAX};
 use eyelet_relay::{Flow, Relay};
+use eyelet_table::{ConnectionTable, EndCause, SlotState};
 use eyelet_telemetry::info::{End, Parked};
 use eyelet_telemetry::reason::Reason;
 

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::park::rest::wait_for;
-use crate::table::SlotState;
 use crate::worker::{Settings, Worker};
+use eyelet_table::SlotState;
 
 /// Takes the limits of a new configuration.
 pub fn take_settings(worker: &Rc<Worker>, settings: Settings) {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::park;
 use crate::park::rest;
-use crate::table::{EndCause, Slot, SlotState};
 use crate::worker::Worker;
-use crate::worker::drain_pace::{COUNT_TICKS, DrainPace};
 use eyelet_memory::slab::Key;
+use eyelet_table::drain_pace::{COUNT_TICKS, DrainPace};
+use eyelet_table::{EndCause, Slot, SlotState};
 use eyelet_telemetry::reason::Reason;
 
 /// A connection that moved nothing for so long counts as idle.
@@ -144,9 +144,9 @@ mod tests {
     use super::*;
     use crate::park::tests::{parked, terminated};
     use crate::testing::worker;
-    use crate::worker::drain_pace::ENDS_PER_TICK_MIN;
     use eyelet_relay::splice::Spliced;
     use eyelet_relay::{Flow, Relay};
+    use eyelet_table::drain_pace::ENDS_PER_TICK_MIN;
     use eyelet_telemetry::info::Decided;
 
     /// Moves the clock to this tick.

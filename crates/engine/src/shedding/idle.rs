@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::rc::Rc;
 
 use crate::park;
-use crate::table::{Slot, SlotState};
 use crate::worker::Worker;
-use crate::worker::queues::{IdleKind, IdlePosition};
 use eyelet_memory::slab::Key;
+use eyelet_table::queues::{IdleKind, IdlePosition};
+use eyelet_table::{Slot, SlotState};
 
 /// Most connections that one search for the longest idle ones looks at. It costs as much as a
 /// hundred small requests.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::moving::batch;
 use crate::park;
 use crate::park::rest;
-use crate::table::{Slot, SlotState};
 use crate::worker::Worker;
 use eyelet_memory::slab::Key;
+use eyelet_table::{Slot, SlotState};
 use eyelet_telemetry::reason::Reason;
 
 /// Slots that are visited at a tick. A visit costs a cache miss: together less than a millisecond.
@@ -63,11 +63,11 @@ fn is_resting(worker: &Rc<Worker>, key: Key) -> bool {
 mod tests {
     use super::*;
     use crate::park::tests::{parked, terminated};
-    use crate::table::timer_wheel::TICK_MS;
     use crate::testing::worker;
     use eyelet_relay::Flow;
     use eyelet_relay::Relay;
     use eyelet_relay::splice::Spliced;
+    use eyelet_table::timer_wheel::TICK_MS;
     use eyelet_telemetry::info::Decided;
 
     #[test]

@@ -17,13 +17,13 @@ use std::task::Context;
 use crate::held;
 use crate::park;
 use crate::shedding::tidy::is_queued;
-use crate::table::{ConnectionTable, EndCause, Phase, Slot, SlotState, Waits};
 use crate::worker::Worker;
-use crate::worker::queues::{ShedPosition, ShedQueue, queue};
 use crate::worker::source::{self, Source};
 use eyelet_memory::budget::{ACTIVE_BYTES, Account};
 use eyelet_memory::slab::Key;
 use eyelet_sys::socket;
+use eyelet_table::queues::{ShedPosition, ShedQueue, queue};
+use eyelet_table::{ConnectionTable, EndCause, Phase, Slot, SlotState, Waits};
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Reason, Shed};
 
@@ -331,11 +331,11 @@ mod tests {
 
     use super::*;
     use crate::ready::CLIENT;
-    use crate::table::LARGE_BYTES;
     use crate::testing::worker;
-    use crate::worker::queues::STALE_MAX;
     use eyelet_relay::splice::Spliced;
     use eyelet_relay::{Flow, Relay};
+    use eyelet_table::LARGE_BYTES;
+    use eyelet_table::queues::STALE_MAX;
 
     /// A parked connection whose client does not take a byte.
     fn park_holder(worker: &Worker, client: OwnedFd) -> Key {

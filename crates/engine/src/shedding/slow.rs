@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use crate::park;
-use crate::table::timer_wheel::TICK_MS;
 use crate::worker::Worker;
-use crate::worker::queues::Holder;
 use eyelet_memory::slab::Key;
+use eyelet_table::queues::Holder;
+use eyelet_table::timer_wheel::TICK_MS;
 
 /// The time that a peer may leave bytes in our memory while memory is short: as long as an HTTP
 /// body may stall then.

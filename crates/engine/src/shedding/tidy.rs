@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use crate::park;
-use crate::table::{ConnectionTable, Phase, Slot, SlotState};
 use crate::worker::Worker;
-use crate::worker::queues::{STALE_MAX, ShedPosition, ShedQueue};
+use eyelet_table::queues::{STALE_MAX, ShedPosition, ShedQueue};
+use eyelet_table::{ConnectionTable, Phase, Slot, SlotState};
 
 impl Worker {
     /// The work of each tick. Its cost does not grow with the number of connections.

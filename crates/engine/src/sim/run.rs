@@ -19,12 +19,12 @@ use super::verdict;
 use super::verdict::Weather;
 use crate::held;
 use crate::ready::{CLIENT, UPSTREAM};
-use crate::table::timer_wheel::TICK_MS;
 use crate::testing::stepper::{Stepper, check_budget, check_worker};
 use crate::testing::stream::Stream;
 use crate::testing::{SETTINGS, tls, worker_with};
 use crate::worker::Settings;
 use eyelet_relay::testing::client_hello;
+use eyelet_table::timer_wheel::TICK_MS;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The budget gets 5/8 of this: enough for reads of full size until memory is short.

@@ -12,8 +12,8 @@ use eyelet_sys::epoll::Events;
 
 use crate::iteration::accept::{Accepted, Accepting};
 use crate::shedding::drain;
-use crate::table::timer_wheel::TICK_MS;
 use crate::worker::Worker;
+use eyelet_table::timer_wheel::TICK_MS;
 
 /// Events of one iteration: more than a simulation has sockets.
 const EVENTS: usize = 64;

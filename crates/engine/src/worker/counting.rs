@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::table::{Removed, Slot};
 use crate::worker::Worker;
 use eyelet_memory::budget::Account;
 use eyelet_relay::Relay;
+use eyelet_table::{Removed, Slot};
 use eyelet_telemetry::cell::Cell;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};

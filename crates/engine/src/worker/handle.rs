@@ -13,11 +13,11 @@ use eyelet_sys::transparent;
 
 use crate::ready::{CLIENT, FURTHER_MAX, READ, Side, WRITE};
 use crate::socket;
-use crate::table::{
-    EndCause, FurtherSocket, KeptStreams, LARGE_BYTES, Phase, SlotState, Waits, open_sockets,
-};
 use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
+use eyelet_table::{
+    EndCause, FurtherSocket, KeptStreams, LARGE_BYTES, Phase, SlotState, Waits, open_sockets,
+};
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::{Limit, Reason, Shed, When};

@@ -9,8 +9,8 @@ use eyelet_telemetry::histogram::Histogram;
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::listing::{Seen, State};
 
-use crate::table::SlotState;
 use crate::worker::Worker;
+use eyelet_table::SlotState;
 
 impl Worker {
     /// Notes what a list shows of a connection that was just accepted, if somebody may ask for one.

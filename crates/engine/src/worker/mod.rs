@@ -18,36 +18,30 @@ use eyelet_sys::waker;
 
 use crate::departure::Departure;
 use crate::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
-use crate::table::{ConnectionTable, KeptStreams};
-use crate::worker::clock::Clock;
 use crate::worker::flow_state::WorkerFlows;
-use crate::worker::flow_state::guard::DatagramGuard;
-use crate::worker::run_queue::RunQueue;
 use crate::worker::state::{Burst, EndingState, MovingState, SheddingState};
+use eyelet_handover::guard::DatagramGuard;
 use eyelet_memory::budget::Counted;
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 use eyelet_memory::slab::Key;
 use eyelet_relay::held::HeldConnection;
 use eyelet_relay::{Buffers, KeptExchanges, Relay};
+use eyelet_table::clock::Clock;
+use eyelet_table::run_queue::RunQueue;
+use eyelet_table::{ConnectionTable, KeptStreams};
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, SharedInfo, UpstreamName};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::listing::streams::StreamCounts;
 
-pub(crate) mod clock;
 mod counting;
-pub(crate) mod drain_pace;
 pub mod flow_state;
 mod handle;
-pub(crate) mod large_groups;
 mod listed;
-pub(crate) mod memory_wait;
 mod parked_waker;
 mod process;
-pub(crate) mod queues;
 pub mod rates;
 mod registration;
-mod run_queue;
 pub mod source;
 mod state;
 
@@ -56,6 +50,14 @@ pub use parked_waker::ParkedWaker;
 pub use process::{ListenerSocket, Order, Orders, Process, Settings, Update, WorkerOrders};
 pub use registration::Registration;
 
+/// The tick at which a worker starts: eleven days. A connection may have been idle for longer than
+/// its worker has run, if it comes from another process or an exchange in it rests, and that time
+/// is a tick, too.
+#[cfg(not(test))]
+pub(crate) const FIRST_TICK: u32 = 11 * 24 * 3600 * 10;
+/// Tests count from 0.
+#[cfg(test)]
+pub(crate) const FIRST_TICK: u32 = 0;
 /// The time for which nothing moves in an exchange before it rests: longer than the pauses of a
 /// response that is being made. To rest and to go on costs as much as a small request.
 const REST_AFTER: Duration = Duration::from_secs(1);
@@ -241,7 +243,7 @@ pub trait Program {
     /// connections are timed by.
     fn flush_log(&self, ahead_ms: i64);
 
-    /// A tick has passed (every [`crate::table::timer_wheel::TICK_MS`]).
+    /// A tick has passed (every [`eyelet_table::timer_wheel::TICK_MS`]).
     fn tick(&self);
 
     /// True if no body is being compressed, so that idle compressors may be freed.
@@ -313,7 +315,7 @@ impl Worker {
     ) -> io::Result<Self> {
         let shared = RefCell::new(SharedInfo::new(&process.budget));
         let pieces = Rc::new(SharedPieces::new(&process.budget));
-        let table = RefCell::new(ConnectionTable::new(&process.budget)?);
+        let table = RefCell::new(ConnectionTable::new(&process.budget, FIRST_TICK)?);
         let flows = WorkerFlows::new(&process.budget);
         process.workers.fetch_add(1, Relaxed);
         process.descriptors_max.store(settings.descriptors_max, Relaxed);

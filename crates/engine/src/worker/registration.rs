@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use crate::table::SharedSocket;
 use crate::worker::Worker;
 use eyelet_memory::slab::Key;
 use eyelet_sys::memory::long_rc::LongRc;
+use eyelet_table::SharedSocket;
 
 /// The registration of one socket, as long as this lives.
 pub struct Registration {

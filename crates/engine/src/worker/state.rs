@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-use crate::worker::drain_pace::DrainPace;
-use crate::worker::large_groups::LargeGroups;
-use crate::worker::memory_wait::MemoryWait;
-use crate::worker::queues::{Holders, IdlePosition, ShedQueue};
 use crate::worker::source::{Source, Sources};
+use eyelet_table::drain_pace::DrainPace;
+use eyelet_table::large_groups::LargeGroups;
+use eyelet_table::memory_wait::MemoryWait;
+use eyelet_table::queues::{Holders, IdlePosition, ShedQueue};
 
 /// The state of load shedding.
 #[derive(Default)]

@@ -5,15 +5,18 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::moving::group::SocketRoom;
 use eyelet_engine::moving::parcel::Parcel;
 use eyelet_engine::moving::parts::{GroupProgress, IncomingGroup};
+use eyelet_engine::worker::flow_state::inbox::FlowNews;
 use eyelet_engine::worker::{Process, Settings, Worker};
 use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
+use eyelet_sys::socket::datagram;
 
 /// Messages that are read. The input changes their bytes.
 const STORED: [&str; 10] = [
@@ -30,7 +33,8 @@ const STORED: [&str; 10] = [
 ];
 
 /// The first byte says what the others are: a session, a message, parts of a group, each behind its
-/// length in two bytes and the number of its sockets in one, or changes of a stored message.
+/// length in two bytes and the number of its sockets in one, flows of QUIC behind the number of
+/// their sockets, or changes of a stored message.
 /// A change is a position of two bytes, and a byte to put there.
 pub fn any_message(input: &[u8]) {
     let Some((&choice, rest)) = input.split_first() else { return };
@@ -38,6 +42,7 @@ pub fn any_message(input: &[u8]) {
         0 => session(rest),
         1 => message(rest),
         2 => _ = group_in_parts(rest),
+        3 => flows(rest),
         choice => {
             let mut bytes = stored(usize::from(choice) % STORED.len());
             for change in rest.chunks_exact(3) {
@@ -115,6 +120,21 @@ pub fn group_in_parts(mut bytes: &[u8]) -> usize {
         assert_eq!(is_counted, incoming.is_some());
     }
     groups
+}
+
+/// A message of flows: it is read or not, and nothing is left of it where nobody listens.
+fn flows(bytes: &[u8]) {
+    let (Some((&count, body)), Some(worker)) = (bytes.split_first(), worker()) else { return };
+    let discard = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
+    let socket = |_| datagram::connect(discard, None).ok();
+    let Some(sockets) = (0..count % 8).map(socket).collect() else { return };
+    let (placed, said) = sync_channel(1);
+    worker.take_flow_news(FlowNews::Message { body: body.to_vec(), sockets, placed });
+    let served = said.try_recv().ok().and_then(Result::ok).map(|placed| placed.served);
+    assert!(served.is_none_or(|served| served == 0));
+    assert_eq!(worker.process.open.load(Relaxed), 0);
+    assert_eq!(worker.process.descriptors.load(Relaxed), 0);
+    assert!(worker.shared.borrow().is_empty());
 }
 
 fn sockets(count: usize) -> Option<(Vec<OwnedFd>, Vec<OwnedFd>)> {

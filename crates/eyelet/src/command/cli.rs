@@ -177,6 +177,15 @@ enum AcmeCommand {
         /// The configuration
         file: PathBuf,
     },
+    /// Print the DNS records with which the ACME server validates wildcards of FILE
+    ///
+    /// A record is a line of a zone file. Its comment says what the DNS has now. It stays, and has
+    /// the account of the process that serves FILE. Exit status: 0, or 1 if no process serves FILE,
+    /// or it orders no wildcard, or the server cannot be used.
+    Record {
+        /// The configuration
+        file: PathBuf,
+    },
 }
 
 /// The definition of the command line. `examples/manuals.rs` makes manual pages of it.
@@ -238,6 +247,7 @@ fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
         Command::Learn(args) => sandbox::learn(&args, &mut io::stdout()),
         Command::Dictionary(command) => train::run(&command, &mut io::stdout()),
         Command::Acme(AcmeCommand::Rollover { file }) => control::change_account_key(&file),
+        Command::Acme(AcmeCommand::Record { file }) => control::acme_records(&file),
         Command::Trust(args) => local::trust(&args),
         Command::Cert(args) => local::cert(&args),
         Command::Passwd(args) => passwd::passwd(&args),

@@ -21,16 +21,16 @@ use crate::support::web::{self, ask};
 use crate::support::{A_WHILE, Dns, Edge, Pki, Said, Upstream, need, output, settled, until};
 
 /// RFC 8446 section 6.2.
-const HANDSHAKE_FAILURE: u8 = 40;
+pub const HANDSHAKE_FAILURE: u8 = 40;
 
 /// An ACME server, and the names and ports that it validates.
-struct World {
-    pki: Pki,
-    pebble: Pebble,
+pub struct World {
+    pub pki: Pki,
+    pub pebble: Pebble,
     upstream: Upstream,
-    tls: SocketAddr,
+    pub tls: SocketAddr,
     http: SocketAddr,
-    _dns: Dns,
+    pub dns: Dns,
 }
 
 impl World {
@@ -39,17 +39,17 @@ impl World {
     }
 
     /// With more keys in Pebble's configuration.
-    fn with(more: &str) -> Self {
+    pub fn with(more: &str) -> Self {
         let pki = Pki::new();
         let here = || Says::Addresses(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], 1);
         let dns = Dns::new(&[("*", here())]);
         let [tls, http] = vacant();
         let pebble = Pebble::start(&pki, &dns, (tls, http), more);
-        Self { pki, pebble, upstream: Upstream::echo(), tls, http, _dns: dns }
+        Self { pki, pebble, upstream: Upstream::echo(), tls, http, dns }
     }
 
     /// A configuration whose rule has these keys. `tls` is its listener.
-    fn config(&self, tls: SocketAddr, rule: &str, more: &str) -> String {
+    pub fn config(&self, tls: SocketAddr, rule: &str, more: &str) -> String {
         format!(
             "[[listener]]\naddress = \"{tls}\"\n\
              [[rule]]\nname = \"app\"\naction = \"terminate\"\ncertificate = \"acme\"\n\
@@ -60,7 +60,7 @@ impl World {
         )
     }
 
-    fn start(&self, config: &str) -> Edge {
+    pub fn start(&self, config: &str) -> Edge {
         Edge::start_whole(&self.pki.folder, config, |_| ())
     }
 
@@ -70,7 +70,7 @@ impl World {
     }
 
     /// An edge that orders these names into a folder, and its file.
-    fn edge_with_file(&self, tls: SocketAddr, rule: &str, more: &str) -> (Edge, PathBuf) {
+    pub fn edge_with_file(&self, tls: SocketAddr, rule: &str, more: &str) -> (Edge, PathBuf) {
         let file = edge::write(&self.pki.folder, &self.config(tls, rule, more));
         let mut command = edge::eyelet(&self.pki.folder);
         command.arg("serve").arg(&file);
@@ -89,19 +89,19 @@ impl World {
     }
 
     /// The account as it is stored.
-    fn account(&self) -> Value {
+    pub fn account(&self) -> Value {
         serde_json::from_slice(&std::fs::read(self.path("account.json")).unwrap()).unwrap()
     }
 
     /// The stored chain and key of a name.
-    fn stored(&self, name: &str) -> Option<String> {
+    pub fn stored(&self, name: &str) -> Option<String> {
         let servers = std::fs::read_dir(self.pki.file("acme")).ok()?;
         let mut files = servers.map(|server| server.unwrap().path().join(format!("{name}.pem")));
         std::fs::read_to_string(files.find(|file| file.exists())?).ok()
     }
 
     /// Waits until a client that trusts the server's root gets through with this name.
-    fn wait(&self, edge: SocketAddr, name: &str) -> Tls {
+    pub fn wait(&self, edge: SocketAddr, name: &str) -> Tls {
         let config = self.pebble.roots(&self.pki);
         let mut tls = until("a certificate", || {
             // An order takes a second: there is no hurry.
@@ -112,11 +112,11 @@ impl World {
     }
 }
 
-fn open(config: &Arc<ClientConfig>, edge: SocketAddr, name: &str) -> std::io::Result<Tls> {
+pub fn open(config: &Arc<ClientConfig>, edge: SocketAddr, name: &str) -> std::io::Result<Tls> {
     handshake(config.clone(), connect(edge), name)
 }
 
-fn serial(tls: &Tls) -> Vec<u8> {
+pub fn serial(tls: &Tls) -> Vec<u8> {
     tls.conn.peer_certificates().unwrap()[0].to_vec()
 }
 

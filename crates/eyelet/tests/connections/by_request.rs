@@ -14,7 +14,7 @@ use crate::support::pki::Kind;
 use crate::support::program::python_with;
 use crate::support::streams::Streams;
 use crate::support::web::{self, ask, get};
-use crate::support::{Pki, Tls, Upstream, expect, need, output, two, until};
+use crate::support::{Pki, Talk, Tls, Upstream, expect, need, output, two, until};
 
 /// A refuse rule, and one that mints for what it reads.
 const READS: &str = "method = \"GET\"\npath = \"/public/*\"\n";
@@ -234,4 +234,43 @@ fn a_websocket_in_http2_is_decided_as_a_get() {
         let answers = client.ask(&[("CONNECT", path.to_owned())]);
         assert!(answers[0].0 == status && answers[0].1.contains(part), "{path}: {answers:?}");
     }
+}
+
+/// The stream of the client is a connection of HTTP/1.1 to the origin, which speaks both versions.
+#[test]
+fn a_websocket_in_http2_passes_where_its_rule_takes_it() {
+    if !need("node") {
+        return;
+    }
+    let origins = Pki::new();
+    origins.server("ws", &["app.test"], Kind::P256);
+    let mut origin = Command::new("node");
+    origin.arg(program("websocket2_origin.js"));
+    let mut origin = Talk::start(origin.args(["ws.pem", "ws.key"].map(|file| origins.text(file))));
+    let port = until("the origin's port", || {
+        let said = origin.said();
+        let (port, _) = said.split_once("port ")?.1.split_once('\n')?;
+        port.parse::<u16>().ok()
+    });
+    let at = minting(origins, READS);
+    let begin = |path: &str| {
+        let mut node = Command::new("node");
+        node.arg(program("websocket2.js")).args([&at.edge.port().to_string(), "app.test"]);
+        node.arg(at.origins.text("mint.pem")).args([path, &format!("127.0.0.1:{port}")]);
+        Talk::start(&mut node)
+    };
+    for path in ["/chat", "/public/admin/chat"] {
+        begin(path).hear("refused\n");
+    }
+    let mut client = begin("/public/chat");
+    client.hear("open\n");
+    for text in ["one\n", "two\n"] {
+        client.say(text);
+        client.hear(text);
+    }
+    drop(client);
+    origin.hear("switched /public/chat\n");
+    assert_eq!(origin.said().matches("switched").count(), 1, "{}", origin.said());
+    let line = at.edge.line("the WebSocket", |line| line["http"]["path"] == "/public/chat");
+    assert_eq!((&line["rule"], &line["http"]["status"]), (&"mint".into(), &200.into()), "{line}");
 }

@@ -18,6 +18,7 @@ use crate::support::edge::{self, LISTENER};
 use crate::support::pki::Kind;
 use crate::support::program::Said;
 use crate::support::upstream::vacant;
+use crate::support::web;
 use crate::support::{
     Edge, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, expect, need, output, until,
 };
@@ -159,7 +160,6 @@ fn nobody_decides_and_a_drain_ends_who_waits() {
     assert_eq!((&line["reason"], echoes.accepted()), (&"drained".into(), 0), "{line}");
 }
 
-/// A CONNECT waits before its 200, and a refused client learns why.
 /// An eighth of all questions.
 const HOST_QUESTIONS_MAX: usize = 125;
 
@@ -191,6 +191,7 @@ fn a_client_that_asks_about_many_names_leaves_room_for_others_and_in_the_log() {
     assert_eq!(written + left_out, HOST_QUESTIONS_MAX + 1, "{log}");
 }
 
+/// A CONNECT waits before its 200, and a refused client learns why.
 #[test]
 fn a_connect_waits_for_its_answer() {
     let (folder, echoes) = (Folder::new(), Upstream::echo());
@@ -449,6 +450,70 @@ fn a_reload_keeps_who_waits_or_decides_anew() {
     drop((client, listener));
     let line = edge.line_of(own);
     assert_eq!((&line["rule"], &line["held"]), (&"new".into(), &Value::Null), "{line}");
+}
+
+/// A verdict is about what was asked: a rule that now leads elsewhere asks again.
+#[test]
+fn a_verdict_is_not_for_a_target_that_a_reload_has_changed() {
+    let (folder, first, second) = (Folder::new(), Upstream::echo(), Upstream::echo());
+    let config = |to: &Upstream, port: u16| {
+        let listener = LISTENER.replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
+        edge::with_long_deadlines(&format!("{listener}{}", ask(to.address, "")))
+    };
+    let file = folder.write("edge.toml", config(&first, 0));
+    let mut command = edge::eyelet(&folder);
+    command.arg("serve").arg(&file);
+    let edge = Edge::spawn(command, 1);
+    let (mut client, hello) = say(&edge, "a.test");
+    let targets = [&first, &second].map(|to| format!("a.test:{}", to.address.port()));
+    waiting(&folder, &targets[0], 1);
+    std::fs::write(&file, config(&second, 0)).unwrap();
+    let said = output(edge::eyelet(&folder).arg("reload").arg(&file));
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
+    waiting(&folder, &targets[0], 1);
+    assert_eq!(held(&folder, &["allow", "a.test"]).status.code(), Some(0));
+    waiting(&folder, &targets[1], 1);
+    assert_eq!((first.accepted(), second.accepted()), (0, 0), "nobody was asked about the second");
+    assert_eq!(held(&folder, &["allow", "a.test"]).status.code(), Some(0));
+    expect(&mut client, &hello);
+    assert_eq!((first.accepted(), second.accepted()), (0, 1));
+}
+
+/// Requests for the name that was asked about are served, as long as the rule is that one.
+#[test]
+fn an_allowed_connection_is_for_its_own_name_and_its_own_rule() {
+    let (pki, app) = (Pki::new(), Upstream::http());
+    pki.server("app", &["app.test", "other.test"], Kind::P256);
+    let more =
+        format!("certificate = {:?}\nkey = {:?}\n", pki.file("app.pem"), pki.file("app.key"));
+    let rule = ask(app.address, &more).replace("upstream = \"", "upstream = \"http://");
+    let config = |rule: &str| edge::with_long_deadlines(&format!("{LISTENER}{rule}"));
+    let file = pki.folder.write("edge.toml", config(&rule));
+    let mut command = edge::eyelet(&pki.folder);
+    command.arg("serve").arg(&file);
+    let edge = Edge::spawn(command, 1);
+    let reload = |rule: &str| {
+        std::fs::write(&file, config(rule)).unwrap();
+        let said = output(edge::eyelet(&pki.folder).arg("reload").arg(&file));
+        assert_eq!(said.status.code(), Some(0), "{said:?}");
+    };
+    let offer = Offer::new(&pki);
+    let mut client = thread::scope(|scope| {
+        let client = scope.spawn(|| offer.connect(edge.address(), "app.test"));
+        waiting(&pki.folder, &format!("app.test:{}", edge.port()), 1);
+        assert_eq!(held(&pki.folder, &["allow", "app.test"]).status.code(), Some(0));
+        client.join().unwrap()
+    });
+    assert_eq!(web::get(&mut client, "/one").status, 200);
+    let other = "GET /two HTTP/1.1\r\nHost: other.test\r\n\r\n";
+    assert_eq!(web::ask(&mut client, other).status, 421, "nobody was asked about it");
+    let refuse = "[[rule]]\nsni = \"x.test\"\naction = \"refuse\"\n";
+    reload(&format!("{refuse}{rule}"));
+    assert_eq!(web::get(&mut client, "/three").status, 200, "the rule is the same");
+    reload(&rule.replace("\"ask\"", "\"ask anew\""));
+    let heard = web::get(&mut client, "/four");
+    assert_eq!(heard.status, 421, "another rule would have asked: {}", heard.text());
+    assert_eq!(held(&pki.folder, &[]).text, "nothing is held\n");
 }
 
 /// They wait on in the new process, which has their questions and their time.

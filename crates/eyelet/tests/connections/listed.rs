@@ -46,14 +46,14 @@ fn begin(socket: &Path, method: &str, path: &str) -> UnixStream {
     stream
 }
 
-fn list(socket: &Path, query: &str) -> Vec<Value> {
+pub fn list(socket: &Path, query: &str) -> Vec<Value> {
     let (status, body) = ask(socket, "GET", &format!("/connections{query}"));
     assert_eq!(status, 200, "{body}");
     serde_json::from_str(&body).unwrap()
 }
 
 /// Returns the number of connections that it says it ends.
-fn end(socket: &Path, of: &str) -> u64 {
+pub fn end(socket: &Path, of: &str) -> u64 {
     let (status, body) = ask(socket, "DELETE", &format!("/connections{of}"));
     assert_eq!(status, 200, "{body}");
     serde_json::from_str::<Value>(&body).unwrap()["ended"].as_u64().unwrap()

@@ -1,7 +1,7 @@
 //! Flows of QUIC through the edge: real clients and servers, and a relay between client and edge
 //! that moves, loses and swaps datagrams.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,17 +24,22 @@ const REPEATS: usize = 300;
 pub const ACCESS_DENIED: u64 = 0x0100 + 49;
 
 /// A server of aioquic behind an edge.
-struct Scene {
+pub struct Scene {
     python: &'static str,
     pki: Pki,
     server: Talk,
-    edge: Edge,
+    /// The server's port.
+    pub server_port: u16,
+    pub edge: Edge,
     folder: Folder,
 }
 
+/// The edge's configuration, in its folder.
+const FILE: &str = "edge.toml";
+
 impl Scene {
     /// `None`: no Python has aioquic.
-    fn new(server_arguments: &[&str], more: &str) -> Option<Self> {
+    pub fn new(server_arguments: &[&str], more: &str) -> Option<Self> {
         let python = python_with("aioquic")?;
         let pki = Pki::new();
         pki.server("origin", &["host.test"], Kind::P256);
@@ -43,13 +48,23 @@ impl Scene {
         command.args([pki.text("origin.pem"), pki.text("origin.key")]).args(server_arguments);
         let mut server = Talk::start(&mut command);
         server.hear("\n");
-        let port = server.said().trim().parse().unwrap();
+        let server_port = server.said().trim().parse().unwrap();
         let folder = Folder::new();
-        let edge = Edge::start_whole(&folder, &config(port, more), |_| ());
-        Some(Self { python, pki, server, edge, folder })
+        let config = edge::with_long_deadlines(&config(server_port, more));
+        let mut command = edge::eyelet(&folder);
+        command.arg("serve").arg(folder.write(FILE, &config));
+        let edge = Edge::spawn(command, config.matches("[[listener]]").count());
+        Some(Self { python, pki, server, server_port, edge, folder })
     }
 
-    fn client(&self, port: u16, name: &str) -> Talk {
+    /// Has the edge serve another configuration, its nth one.
+    pub fn reload(&self, nth: usize, server_port: u16, more: &str) {
+        self.folder.write(FILE, edge::with_long_deadlines(&config(server_port, more)));
+        self.edge.signal(Signal::HUP);
+        self.edge.wait_log(&format!("configuration {nth} serves"));
+    }
+
+    pub fn client(&self, port: u16, name: &str) -> Talk {
         let mut command = Command::new(self.python);
         command.arg(SERVER_AND_CLIENT).args(["ask", &port.to_string(), name]);
         command.arg(BYTES.to_string()).arg(self.pki.text("ca.pem"));
@@ -57,27 +72,29 @@ impl Scene {
     }
 
     /// Returns the words of a client that asks at this port.
-    fn ask(&self, port: u16, name: &str) -> Value {
+    pub fn ask(&self, port: u16, name: &str) -> Value {
         answer(self.client(port, name))
     }
 
     /// The access line of the only flow to this name.
-    fn line(&self, name: &str) -> Value {
+    pub fn line(&self, name: &str) -> Value {
         self.edge.line(name, |line| line["sni"] == name)
     }
 }
 
 fn config(server: u16, more: &str) -> String {
+    let idle = if more.contains("quic_idle") { "" } else { "quic_idle_timeout = \"1s\"\n" };
     format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\nquic = true\n\
          [[rule]]\nname = \"host\"\nsni = \"host.test\"\naction = \"splice\"\n\
          upstream = \"127.0.0.1:{server}\"\n\
          [[rule]]\nname = \"bad\"\nsni = \"bad.test\"\naction = \"refuse\"\n\
          alert = \"access_denied\"\n\
-         [limits]\nquic_idle_timeout = \"1s\"\n{more}"
+         [limits]\n{idle}{more}"
     )
 }
 
+/// Returns the words of a client at its end.
 pub fn answer(client: Talk) -> Value {
     let said = client.finish();
     let line = said.text.lines().find(|line| line.starts_with('{'));
@@ -86,20 +103,36 @@ pub fn answer(client: Talk) -> Value {
 
 /// The faults of a relay for the datagrams between a client and the edge.
 #[derive(Clone, Copy, Default)]
-struct Weather {
+pub struct Weather {
     /// It has another port behind each so many datagrams of the edge.
-    moves_each: Option<usize>,
+    pub moves_each: Option<usize>,
+    /// Its own address behind a move, and the edge's, if they are others then.
+    pub moves_to: Option<(IpAddr, SocketAddr)>,
     /// The first of the client's datagrams is lost, and the next two change places.
-    is_rough: bool,
+    pub is_rough: bool,
+    /// Each so many datagrams one is lost, both ways.
+    pub loses_each: Option<usize>,
     /// It stops behind so many datagrams of the edge, until it is told to go on.
-    stops_at: Option<usize>,
+    pub stops_at: Option<usize>,
     /// After the handshake the client's first datagram, with its hello, comes again and again.
-    repeats_first: bool,
+    pub repeats_first: bool,
 }
 
-struct Relay {
-    port: u16,
-    moves: Arc<AtomicUsize>,
+impl Weather {
+    /// The first flight is lost and reordered, and 1 % of all.
+    pub const ROUGH: Self = Self {
+        moves_each: None,
+        moves_to: None,
+        is_rough: true,
+        loses_each: Some(100),
+        stops_at: None,
+        repeats_first: false,
+    };
+}
+
+pub struct Relay {
+    pub port: u16,
+    pub moves: Arc<AtomicUsize>,
     has_stopped: Arc<AtomicBool>,
     goes_on: Arc<AtomicBool>,
     is_over: Arc<AtomicBool>,
@@ -107,7 +140,7 @@ struct Relay {
 }
 
 impl Relay {
-    fn start(edge: SocketAddr, weather: Weather) -> Self {
+    pub fn start(edge: SocketAddr, weather: Weather) -> Self {
         let front = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = front.local_addr().unwrap().port();
         let [has_stopped, goes_on, is_over] = [(); 3].map(|()| Arc::<AtomicBool>::default());
@@ -132,6 +165,15 @@ impl Relay {
         };
         Self { port, moves, has_stopped, goes_on, is_over, thread: Some(thread) }
     }
+
+    /// Waits until it has stopped.
+    pub fn wait_stop(&self) {
+        until("a relay that stops", || self.has_stopped.load(Ordering::Relaxed).then_some(()));
+    }
+
+    pub fn go_on(&self) {
+        self.goes_on.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Relay {
@@ -146,6 +188,7 @@ impl Drop for Relay {
 /// Both sockets of a relay.
 struct Way {
     front: UdpSocket,
+    /// Not connected: the edge may answer from another address than the asked one.
     back: UdpSocket,
     edge: SocketAddr,
     client: Option<SocketAddr>,
@@ -161,7 +204,7 @@ impl Way {
     fn new(front: UdpSocket, edge: SocketAddr, weather: Weather, moves: Arc<AtomicUsize>) -> Self {
         front.set_nonblocking(true).unwrap();
         let (from_client, from_edge, client, late) = (0, 0, None, None);
-        let back = back(edge);
+        let back = back(edge.ip());
         let first = Vec::new();
         Self { front, back, edge, client, weather, from_client, from_edge, late, first, moves }
     }
@@ -179,10 +222,11 @@ impl Way {
             match self.from_client {
                 1 if self.weather.is_rough => {}
                 2 if self.weather.is_rough => self.late = Some(bytes[..len].to_vec()),
+                nth if self.is_lost(nth) => {}
                 _ => {
-                    let _ = self.back.send(&bytes[..len]);
+                    let _ = self.back.send_to(&bytes[..len], self.edge);
                     self.late.take().into_iter().for_each(|late| {
-                        let _ = self.back.send(&late);
+                        let _ = self.back.send_to(&late, self.edge);
                     });
                 }
             }
@@ -191,22 +235,28 @@ impl Way {
         if let Ok(len) = self.back.recv(&mut bytes) {
             self.from_edge += 1;
             if self.weather.repeats_first && self.from_edge > BYTES / 1500 - REPEATS {
-                let _ = self.back.send(&self.first);
+                let _ = self.back.send_to(&self.first, self.edge);
             }
-            let _ = self.front.send_to(&bytes[..len], self.client.unwrap());
+            if !self.is_lost(self.from_edge) {
+                let _ = self.front.send_to(&bytes[..len], self.client.unwrap());
+            }
             if self.weather.moves_each.is_some_and(|each| self.from_edge.is_multiple_of(each)) {
-                self.back = back(self.edge);
+                let (from, to) = self.weather.moves_to.unwrap_or((self.edge.ip(), self.edge));
+                (self.back, self.edge) = (back(from), to);
                 self.moves.fetch_add(1, Ordering::Relaxed);
             }
             had = true;
         }
         had
     }
+
+    fn is_lost(&self, nth: usize) -> bool {
+        self.weather.loses_each.is_some_and(|each| nth.is_multiple_of(each))
+    }
 }
 
-fn back(edge: SocketAddr) -> UdpSocket {
-    let back = UdpSocket::bind("127.0.0.1:0").unwrap();
-    back.connect(edge).unwrap();
+fn back(from: IpAddr) -> UdpSocket {
+    let back = UdpSocket::bind((from, 0)).unwrap();
     back.set_nonblocking(true).unwrap();
     back
 }
@@ -305,12 +355,9 @@ fn a_flow_outlives_a_reload() {
     let weather = Weather { stops_at: Some(100), ..Weather::default() };
     let relay = Relay::start(scene.edge.address(), weather);
     let client = scene.client(relay.port, "host.test");
-    until("the middle of the download", || relay.has_stopped.load(Ordering::Relaxed).then_some(()));
-    let other = config(9, "drain_timeout = \"4s\"\n");
-    edge::write(&scene.folder, &edge::with_long_deadlines(&other));
-    scene.edge.signal(Signal::HUP);
-    scene.edge.wait_log("configuration 2 serves");
-    relay.goes_on.store(true, Ordering::Relaxed);
+    relay.wait_stop();
+    scene.reload(2, 9, "");
+    relay.go_on();
     assert_eq!(answer(client)["bytes"], BYTES);
     assert_eq!(scene.line("host.test")["outcome"], "spliced");
 }
@@ -376,7 +423,7 @@ fn a_flood_of_first_datagrams_leaves_newcomers_their_room() {
         silent.local_addr().unwrap()
     );
     let Some(scene) = Scene::new(&[], &more) else { return };
-    let first = first_datagram(&scene);
+    let first = first_datagram(&scene, "flood.test");
     let (edge, is_over) = (scene.edge.address(), AtomicBool::new(false));
     let sent = AtomicUsize::new(0);
     let served = thread::scope(|scope| {
@@ -407,10 +454,10 @@ fn a_flood_of_first_datagrams_leaves_newcomers_their_room() {
     assert!(resident <= RESIDENT_MAX, "{resident}");
 }
 
-/// The first datagram of a client that asks for a name whose server never answers.
-fn first_datagram(scene: &Scene) -> Vec<u8> {
+/// The first datagram of a client that asks for this name.
+pub fn first_datagram(scene: &Scene, name: &str) -> Vec<u8> {
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let client = scene.client(nobody.local_addr().unwrap().port(), "flood.test");
+    let client = scene.client(nobody.local_addr().unwrap().port(), name);
     let mut bytes = [0; 2048];
     let len = nobody.recv(&mut bytes).unwrap();
     client.signal(Signal::KILL);

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
+use crate::admin::ADMIN;
+use crate::listed::{end, list};
 use crate::quic_flows::{ACCESS_DENIED, BYTES, SERVER_AND_CLIENT, answer};
 use crate::support::edge;
 use crate::support::pki::Kind;
@@ -243,7 +245,7 @@ fn idle_flows_are_held_over_reloads_and_upgrades() {
         format!(
             "workers = 2\n[[listener]]\naddress = \"127.0.0.1:0\"\nquic = true\n\
              [[rule]]\nname = \"number {number}\"\naction = \"splice\"\n\
-             upstream = \"127.0.0.1:{server}\"\n[limits]\nquic_idle_timeout = \"10m\"\n"
+             upstream = \"127.0.0.1:{server}\"\n{ADMIN}[limits]\nquic_idle_timeout = \"10m\"\n"
         )
     };
     let mut scene = Scene::new(&config(0));
@@ -273,7 +275,26 @@ fn idle_flows_are_held_over_reloads_and_upgrades() {
     }
     let lost = clients.iter().filter(|client| !asks(client, LATER)).count();
     assert_eq!(lost, 0, "of {held}");
-    assert!(scene.edge.lines().is_empty(), "{:#?}", scene.edge.lines());
+    let socket = scene.folder.path().join("admin.sock");
+    let listed = list(&socket, "");
+    assert_eq!(listed.len(), held);
+    for flow in &listed {
+        assert_eq!((&flow["kind"], &flow["state"]), (&"quic".into(), &"parked".into()), "{flow}");
+        assert_eq!(flow["upstream"], format!("127.0.0.1:{server}"), "{flow}");
+        assert_eq!(flow["rule"], "number 0", "as it was when they were decided: {flow}");
+        // A hello and at least 3 packets behind it.
+        let packets = first.len() + 2 * LATER.len();
+        assert!(flow["bytes_to_upstream"].as_u64().unwrap() >= packets as u64, "{flow}");
+    }
+    let one = listed[0]["id"].as_str().unwrap();
+    assert_eq!(end(&socket, &format!("/{one}")), 1);
+    let line = scene.edge.line("the ended flow", |line| line["id"] == one);
+    assert_eq!(
+        (&line["reason"], &line["transport"]),
+        (&"ended by an operator".into(), &"quic".into())
+    );
+    assert_eq!(list(&socket, "").len(), held - 1);
+    assert_eq!(scene.edge.lines().len(), 1, "{:#?}", scene.edge.lines());
     println!("{held} flows, {RELOADS} reloads, 2 upgrades: {lost} lost; {before} bytes before");
     is_over.store(true, Ordering::Relaxed);
 }

@@ -19,9 +19,9 @@ use crate::support::pki::Kind;
 use crate::support::{Edge, Pki, Upstream, expect, need, output, two, until};
 
 /// Of a forge and of a vendor.
-const TOKEN: &str = "ghp_0123456789abcdefghij";
+pub const TOKEN: &str = "ghp_0123456789abcdefghij";
 const KEY: &str = "vendor-key-9876543210";
-const GITHUB: &str = "EYELET_SECRET_GITHUB";
+pub const GITHUB: &str = "EYELET_SECRET_GITHUB";
 const VENDOR: &str = "EYELET_SECRET_VENDOR";
 const SECRETS: &str = "[[secret]]\nplaceholder = \"EYELET_SECRET_GITHUB\"\nfile = \"token\"\n\
     names = [\"app.test\"]\nmethods = [\"GET\", \"POST\"]\n\
@@ -35,14 +35,14 @@ fn forms() -> Vec<String> {
 }
 
 /// Fails if a text has a secret in any form.
-fn assert_hidden(what: &str, text: &str) {
+pub fn assert_hidden(what: &str, text: &str) {
     for form in forms() {
         assert!(!text.contains(&form), "{what} has a secret: {text}");
     }
 }
 
 /// An edge with secrets, in front of these origins.
-fn start(origins: Pki, more: &str) -> Minting {
+pub fn start(origins: Pki, more: &str) -> Minting {
     origins.folder.write("token", format!("{TOKEN}\n"));
     origins.folder.write("vendor.key", KEY);
     let config = format!("{more}{CONNECT}{MINT}{ALLOWED}{EVIDENCE}{SECRETS}");
@@ -57,11 +57,11 @@ fn start(origins: Pki, more: &str) -> Minting {
 }
 
 /// An origin that says back what it was asked.
-fn echo(origins: &Pki) -> Upstream {
+pub fn echo(origins: &Pki) -> Upstream {
     Upstream::https(origins.server("a", &["app.test", "other.test"], Kind::P256))
 }
 
-fn bearer() -> String {
+pub fn bearer() -> String {
     format!("Authorization: Bearer {GITHUB}")
 }
 

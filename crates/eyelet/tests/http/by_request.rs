@@ -6,6 +6,8 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use serde_json::json;
+
 use crate::support::client::Offer;
 use crate::support::edge::{LISTENER, eyelet};
 use crate::support::program::{need, output};
@@ -130,6 +132,51 @@ fn http2_streams_are_decided_one_by_one() {
     assert_eq!(lines.iter().filter(|line| **line == "403 0").count(), 3, "{said}");
     // One connection for all.
     assert_eq!(lines.iter().filter(|line| line.ends_with(" 1")).count(), 1, "{said}");
+}
+
+#[test]
+fn a_rule_in_shadow_says_what_it_would_do() {
+    let pki = Pki::new();
+    let (one, _) = application("one");
+    let (two, _) = application("two");
+    let rules = refuse("no admin", "shadow = true\npath = \"/admin*\"")
+        + &rule("reads", &two, "shadow = true\nmethod = \"GET\"")
+        + &rule("api", &one, "path = \"/api/*\"")
+        + &refuse("no drafts", "shadow = true\npath = \"/draft\"")
+        + &refuse("no puts", "method = \"PUT\"")
+        + &rule("site", &one, "");
+    let edge = start(&pki, &rules);
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    for (request, status, shadows) in [
+        ("POST /admin", 200, &[("no admin", "refused")][..]),
+        ("GET /admin/x", 200, &[("no admin", "refused"), ("reads", "terminated")]),
+        ("GET /api/draft", 200, &[("reads", "terminated")]),
+        ("POST /draft", 200, &[("no drafts", "refused")]),
+        ("PUT /draft", 403, &[("no drafts", "refused")]),
+        ("POST /a", 200, &[]),
+    ] {
+        let head = format!("{request} HTTP/1.1\r\nHost: app.test\r\nContent-Length: 0\r\n\r\n");
+        client.write_all(head.as_bytes()).unwrap();
+        let heard = hear(&mut client, "GET");
+        assert_eq!(heard.status, status, "{request}: {heard:?}");
+        if status == 200 {
+            let text = String::from_utf8(heard.body).unwrap();
+            assert_eq!(text, format!("one: {request} HTTP/1.1"), "it decides nothing");
+        }
+        let (method, path) = request.split_once(' ').unwrap();
+        let is_its = |http: &serde_json::Value| http["method"] == method && http["path"] == path;
+        let logged = edge.line(request, |line| is_its(&line["http"]));
+        let shown = |(rule, outcome): &(&str, &str)| json!({"rule": rule, "outcome": outcome});
+        let expected: Vec<_> = shadows.iter().map(shown).collect();
+        let expected = if expected.is_empty() { json!(null) } else { json!(expected) };
+        assert_eq!(logged["shadow"], expected, "{request}: {logged}");
+    }
+    let file = pki.folder.write("asked.toml", format!("{LISTENER}{rules}"));
+    let mut explain = eyelet(&pki.folder);
+    explain.arg("explain").arg(file).args(["--sni", "app.test", "--path", "/admin"]);
+    let said = output(&mut explain).text;
+    assert!(said.contains("\"no admin\" would refuse"), "{said}");
+    assert!(said.contains("\"reads\" would terminate"), "{said}");
 }
 
 #[test]

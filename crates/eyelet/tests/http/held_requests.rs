@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,12 +11,13 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::resting::listed;
 use crate::support::client::Offer;
 use crate::support::edge::{LISTENER, eyelet, with_long_deadlines};
 use crate::support::program::{Said, need, output};
 use crate::support::streams::Streams;
-use crate::support::web::{Heard, hear};
-use crate::support::{Edge, Pki, Tls, Upstream, until};
+use crate::support::web::{Heard, head, hear};
+use crate::support::{Edge, Pki, Tls, Upstream, expect, until};
 
 /// The request lines that an application got, with the bytes of their bodies.
 type Seen = Arc<Mutex<Vec<String>>>;
@@ -335,6 +337,71 @@ fn an_upgrade_and_a_reload_keep_requests_that_wait() {
         assert_eq!(said(&hear(client, "GET")), "GET /after with 0");
     }
     kill_process(successor, Signal::KILL).unwrap();
+}
+
+/// An application whose event streams end once they may.
+fn event_source(may_end: Receiver<()>) -> Upstream {
+    let may_end = Mutex::new(may_end);
+    Upstream::serve(move |mut stream: TcpStream| {
+        let fields = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked";
+        while let Ok(1..) = stream.peek(&mut [0]) {
+            if head(&mut stream).starts_with("GET /read ") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+                continue;
+            }
+            stream.write_all(format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n").as_bytes()).unwrap();
+            may_end.lock().unwrap().recv().unwrap();
+            stream.write_all(b"1\r\n:\r\n0\r\n\r\n").unwrap();
+        }
+    })
+}
+
+/// Its connection goes on by the rule that it was asked about by. That lets nothing pass unasked.
+#[test]
+fn an_allowed_exchange_rests_and_the_next_request_is_asked_about() {
+    let (end, may_end) = channel();
+    let (pki, app) = (Pki::new(), event_source(may_end));
+    let rule = |name: &str, more: &str| {
+        format!(
+            "[[rule]]\nname = \"{name}\"\nsni = \"app.test\"\ncertificate = \"edge.pem\"\n\
+             key = \"edge.key\"\nupstream = \"http://{}\"\n{more}\n",
+            app.address
+        )
+    };
+    let read = rule("read", "action = \"terminate\"\npath = \"/read\"");
+    let read = read.replace("sni = \"app.test\"", "sni = { file = \"names.txt\" }");
+    let names = pki.folder.write("names.txt", "app.test\n");
+    let rules = format!("{read}{}", rule("ask", "action = \"hold\""));
+    let admin = "[admin]\naddress = \"unix:admin.sock\"\n";
+    let edge = Edge::start_whole(&pki.folder, &format!("{LISTENER}{rules}{admin}"), |_| ());
+    let scene = Scene { pki, edge, seen: Seen::default(), _app: app };
+    let (mut client, mut ids) = (scene.client(), Vec::new());
+    for round in 0..2 {
+        let path = format!("/events/{round}");
+        ask(&mut client, "GET", &path, b"");
+        scene.waiting(&format!("GET {path}"), 1);
+        scene.allow(&["--path", &path]);
+        assert!(head(&mut client).starts_with("HTTP/1.1 200 "));
+        let socket = scene.pki.folder.path().join("admin.sock");
+        until("the response to rest", || {
+            let one = listed(&socket)?.into_iter().next()?;
+            (one["state"] == "parked" && !one["upstream"].is_null()).then_some(())
+        });
+        end.send(()).unwrap();
+        expect(&mut client, b"1\r\n:\r\n0\r\n\r\n");
+        let line = scene.edge.line("rested", |line| line["http"]["path"] == *path);
+        assert_eq!((&line["rule"], &line["reason"]), (&"ask".into(), &"complete".into()), "{line}");
+        ids.push(line["id"].to_string());
+        // The other rule still has its requests.
+        ask(&mut client, "GET", "/read", b"");
+        assert_eq!(said(&hear(&mut client, "GET")), "ok");
+    }
+    assert_eq!(ids[0], ids[1], "one connection for all");
+    // The rule would ask about the whole connection now: its client has to open another.
+    std::fs::write(names, "other.test\n").unwrap();
+    scene.edge.wait_log("names.txt: its new contents are in use");
+    ask(&mut client, "GET", "/read", b"");
+    assert_eq!(hear(&mut client, "GET").status, 421);
 }
 
 #[test]

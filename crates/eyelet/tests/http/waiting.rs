@@ -110,6 +110,29 @@ fn a_request_at_rest_is_sent_again_where_a_kept_connection_ends() {
     assert_eq!(asked.access_line()["http"]["status"], 200);
 }
 
+/// It is decided before it is sent again: a reload may have refused it.
+#[test]
+fn a_request_at_rest_that_the_rules_refuse_meanwhile_is_not_sent_again() {
+    for (refused, status) in [("/wait", 502), ("/elsewhere", 200)] {
+        let mut asked = Asked::new(&POLL.replace("/wait", "/first"), "");
+        asked.app.write_all(OK).unwrap();
+        hear(&mut asked.client, "GET");
+        asked.client.write_all(POLL.as_bytes()).unwrap();
+        head(&mut asked.app);
+        asked.rests();
+        let rule = format!("[[rule]]\naction = \"refuse\"\npath = \"{refused}\"\n");
+        asked.web.reload("[[rule]]", &format!("{rule}[[rule]]"));
+        asked.app.shutdown(std::net::Shutdown::Both).unwrap();
+        if status == 200 {
+            let mut again = asked.web.app.take();
+            assert!(head(&mut again).starts_with("GET /wait "));
+            again.write_all(OK).unwrap();
+        }
+        assert_eq!(hear(&mut asked.client, "GET").status, status);
+        assert_eq!(asked.web.app.accepted(), if status == 200 { 2 } else { 1 });
+    }
+}
+
 /// A request rests with all that the framing and the fields of its response depend on.
 #[test]
 fn a_response_after_a_rest_is_that_of_its_request() {

@@ -1,13 +1,13 @@
 """A gRPC service behind TLS, and calls of two of its methods through a CONNECT proxy.
 
-Arguments: the proxy's address, a name, the service's certificate and key, the client's roots. Says
-what came of each call.
+Arguments: the proxy's address, a name, the service's certificate and key, the client's roots, and
+perhaps a field with a value for the calls. Says what came of each call, and of that field.
 """
 import os
 import sys
 from concurrent import futures
 
-PROXY, NAME, CERTIFICATE, KEY, ROOTS = sys.argv[1:]
+PROXY, NAME, CERTIFICATE, KEY, ROOTS, *FIELD = sys.argv[1:]
 os.environ["grpc_proxy"] = f"http://{PROXY}"
 os.environ["no_grpc_proxy"] = os.environ["no_proxy"] = ""
 
@@ -21,7 +21,8 @@ def read(file):
 
 class Things(grpc.GenericRpcHandler):
     def service(self, details):
-        print("served", details.method, flush=True)
+        given = [value for name, value in details.invocation_metadata if [name] == FIELD[:1]]
+        print("served", details.method, *given, flush=True)
         return grpc.unary_unary_rpc_method_handler(lambda request, _: request)
 
 
@@ -30,11 +31,13 @@ credentials = grpc.ssl_server_credentials([(read(KEY), read(CERTIFICATE))])
 port = server.add_secure_port("127.0.0.1:0", credentials)
 server.start()
 options = (("grpc.ssl_target_name_override", NAME),)
+metadata = (tuple(FIELD),) if FIELD else ()
 trusted = grpc.ssl_channel_credentials(read(ROOTS))
 with grpc.secure_channel(f"127.0.0.1:{port}", trusted, options) as channel:
     for method in ("Read", "Delete", "Read"):
         try:
-            said = channel.unary_unary(f"/test.Things/{method}")(b"x", timeout=30)
+            call = channel.unary_unary(f"/test.Things/{method}")
+            said = call(b"x", timeout=30, metadata=metadata)
             print(method, said.decode(), flush=True)
         except grpc.RpcError as error:
             print(method, error.code().name, error.details(), flush=True)

@@ -33,7 +33,8 @@ enum Shown {
     Outside,
     /// Outside, by root.
     ByRoot,
-    /// In a network like that of a sandbox in which no edge answers, but the program itself.
+    /// In a network like that of a sandbox in which no edge answers, but the program itself: where
+    /// it leads out to others, or would change this host.
     Alone,
     /// In a process namespace whose first process is a shell.
     First,
@@ -46,18 +47,18 @@ const SHOWN_MIN: usize = 110;
 
 /// All tries. The program has no other.
 const TRIES: &[(&str, Shown)] = &[
-    ("tcp_loopback", Shown::Alone),
-    ("tcp_loopback_v6", Shown::Alone),
-    ("tcp_host_address", Shown::Alone),
-    ("tcp_mapped_address", Shown::Alone),
-    ("tcp_other_loopback", Shown::Alone),
-    ("tcp_unspecified", Shown::Alone),
-    ("tcp_bound_to_host_address", Shown::Alone),
+    ("tcp_loopback", Shown::Outside),
+    ("tcp_loopback_v6", Shown::Outside),
+    ("tcp_host_address", Shown::Outside),
+    ("tcp_mapped_address", Shown::Outside),
+    ("tcp_other_loopback", Shown::Outside),
+    ("tcp_unspecified", Shown::Outside),
+    ("tcp_bound_to_host_address", Shown::Outside),
     ("tcp_public_other_port", Shown::Alone),
     ("tcp_gateway_metadata", Shown::Alone),
-    ("udp_loopback", Shown::Alone),
-    ("udp_host_address", Shown::Alone),
-    ("udp_v6", Shown::Alone),
+    ("udp_loopback", Shown::Outside),
+    ("udp_host_address", Shown::Outside),
+    ("udp_v6", Shown::Outside),
     ("udp_quic", Shown::Alone),
     ("dns_other_name", Shown::Alone),
     ("dns_other_name_v6", Shown::Alone),
@@ -67,33 +68,33 @@ const TRIES: &[(&str, Shown)] = &[
     ("dns_any_of_other_name", Shown::Alone),
     ("dns_by_tcp", Shown::Alone),
     ("dns_by_tls", Shown::Alone),
-    ("dns_hosts_file", Shown::Alone),
-    ("sni_of_other_name", Shown::Alone),
+    ("dns_hosts_file", Shown::Outside),
+    ("sni_of_other_name", Shown::Outside),
     ("sni_of_other_name_at_any_address", Shown::Alone),
-    ("sni_missing", Shown::Alone),
-    ("sni_below_listed_name", Shown::Alone),
-    ("sni_ends_as_listed_name", Shown::Alone),
-    ("sni_of_private_address", Shown::Alone),
-    ("sni_of_mixed_addresses", Shown::Alone),
-    ("hello_in_pieces", Shown::Alone),
-    ("hello_in_records", Shown::Alone),
+    ("sni_missing", Shown::Outside),
+    ("sni_below_listed_name", Shown::Outside),
+    ("sni_ends_as_listed_name", Shown::Outside),
+    ("sni_of_private_address", Shown::Outside),
+    ("sni_of_mixed_addresses", Shown::Outside),
+    ("hello_in_pieces", Shown::Outside),
+    ("hello_in_records", Shown::Outside),
     ("hello_with_zero_in_name", Shown::Alone),
     ("hello_with_address_as_name", Shown::Alone),
     ("hello_with_two_names", Shown::Alone),
-    ("hello_with_ech", Shown::Alone),
+    ("hello_with_ech", Shown::Outside),
     ("not_tls", Shown::Alone),
-    ("http_host_of_other_name", Shown::Alone),
-    ("http_without_host", Shown::Alone),
-    ("http_two_hosts", Shown::Alone),
-    ("http_url_of_other_name", Shown::Alone),
-    ("http_other_port", Shown::Alone),
-    ("http_private_name", Shown::Alone),
-    ("http_smuggled", Shown::Alone),
-    ("http_second_request", Shown::Alone),
-    ("http_addresses", Shown::Alone),
-    ("http_connect", Shown::Alone),
-    ("http_upgrade", Shown::Alone),
-    ("tcp_entry_of_private_name", Shown::Alone),
+    ("http_host_of_other_name", Shown::Outside),
+    ("http_without_host", Shown::Outside),
+    ("http_two_hosts", Shown::Outside),
+    ("http_url_of_other_name", Shown::Outside),
+    ("http_other_port", Shown::Outside),
+    ("http_private_name", Shown::Outside),
+    ("http_smuggled", Shown::Outside),
+    ("http_second_request", Shown::Outside),
+    ("http_addresses", Shown::Outside),
+    ("http_connect", Shown::Outside),
+    ("http_upgrade", Shown::Outside),
+    ("tcp_entry_of_private_name", Shown::Outside),
     ("address_is_added", Shown::Alone),
     ("device_ioctl", Shown::Alone),
     ("abstract_socket", Shown::Outside),
@@ -463,9 +464,10 @@ fn each_try_is_in_the_table() {
 fn tries_get_out_where_there_is_no_sandbox() {
     let Some(python) = python() else { return };
     let pki = Pki::new();
-    pki.server("app", &["app.test"], Kind::P256);
+    let (tls, plain) = (app(&pki), Upstream::http());
+    let ports = (tls.address.port(), plain.address.port());
     pki.folder.write("allow.txt", "app.test");
-    let outside = Outside::new(pki.folder, python, (1, 2));
+    let outside = Outside::new(pki.folder, python, ports);
     let shared = format!("/dev/shm/eyelet-hostile-{}", std::process::id());
     std::fs::write(&shared, "outside").unwrap();
     match is_root() {

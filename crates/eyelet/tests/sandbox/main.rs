@@ -5,6 +5,7 @@
 mod support;
 
 mod asked;
+mod by_quic;
 mod by_request;
 mod clients;
 mod ends;

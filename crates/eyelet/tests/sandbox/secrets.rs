@@ -136,6 +136,23 @@ print(r.urlopen(q).read())'";
     run_client("python3", script, &format!("token {TOKEN}"));
 }
 
+/// It reads its own file, which has the name of the variable.
+#[test]
+fn npm_sends_a_token_of_its_file() {
+    if !is_possible() || !need("npm") {
+        return;
+    }
+    let given = Given::new("file = \"token\"\n");
+    let said = given.says(
+        "export HOME=$PWD; echo '//AT/:_authToken=${EYELET_SECRET_GITHUB}' >.npmrc; \
+        npm --fetch-retries 0 --registry https://AT/ whoami",
+    );
+    let seen = given.seen();
+    assert!(!seen.is_empty(), "{said}");
+    assert!(seen.lines().all(|one| one == format!("Bearer {TOKEN}")), "{seen}: {said}");
+    assert!(!said.contains(TOKEN), "{said}");
+}
+
 #[test]
 fn node_sends_a_token() {
     let script = "node -e 'fetch(\"https://AT/\", { headers: { authorization: \

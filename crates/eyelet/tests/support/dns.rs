@@ -16,6 +16,8 @@ pub enum Says {
     Addresses(Vec<IpAddr>, u32),
     /// A CNAME, to be followed within the same answer.
     Alias(&'static str),
+    /// Texts: TXT records, each of one string.
+    Texts(Vec<String>),
     /// That there is no such name.
     NxDomain,
     /// NXDOMAIN with an SOA record that allows to remember it for so many seconds.
@@ -51,6 +53,7 @@ pub enum Says {
 pub enum Data {
     Alias(&'static str),
     Address(IpAddr),
+    Text(String),
 }
 
 /// The name whose answer is given for names that have none of their own.
@@ -210,7 +213,7 @@ fn answer(
             Some(Says::Denied(_) | Says::Lame | Says::Referral | Says::Malformed) => break 2,
             Some(Says::OneFamily(six, _)) if six != v6 => return None,
             Some(Says::OneFamily(_, addresses) | Says::NoEdns(addresses)) => (addresses, 60),
-            Some(Says::ServFail) => break 2,
+            Some(Says::ServFail | Says::Texts(_)) => break 2,
             Some(Says::Silence) => return None,
             Some(Says::Alias(to)) => {
                 records.extend(record(&name, &Data::Alias(to), 60));
@@ -222,6 +225,7 @@ fn answer(
                 let is_asked = |data: &Data| match data {
                     Data::Alias(_) => true,
                     Data::Address(address) => address.is_ipv6() == v6,
+                    Data::Text(_) => false,
                 };
                 for (owner, data) in exactly.iter().filter(|(_, data)| is_asked(data)) {
                     records.extend(record(owner, data, 60));
@@ -262,7 +266,15 @@ fn odd_answer(says: &Says, question: &[u8], asked_for: &[u8]) -> Option<Vec<u8>>
         let length = u16::try_from(data.len()).unwrap().to_be_bytes();
         [&write_name("test")[..], &[0, kind, 0, 1, 0, 1, 0x51, 0x80], &length, data].concat()
     };
+    let is_text = asked_for[asked_for.len() - 4..][..2] == [0, 16];
     let (flags, counts, records) = match says {
+        Says::Texts(texts) if is_text => {
+            let owner = read_name(asked_for);
+            let records = texts.iter().map(|text| record(&owner, &Data::Text(text.clone()), 1));
+            (0x80, [u16::try_from(texts.len()).unwrap(), 0], records.collect::<Vec<_>>().concat())
+        }
+        Says::Addresses(..) if is_text => (0x80, [0, 0], vec![]),
+        Says::Texts(_) => (0x80, [0, 0], vec![]),
         Says::Denied(ttl) => {
             let names = [write_name("ns.test"), write_name("root.test")].concat();
             let data = [&names[..], &[0; 16], &ttl.to_be_bytes()].concat();
@@ -293,6 +305,10 @@ fn record(owner: &str, data: &Data, ttl: u32) -> Vec<u8> {
         Data::Alias(to) => (5, write_name(to)),
         Data::Address(IpAddr::V4(ip)) => (1, ip.octets().to_vec()),
         Data::Address(IpAddr::V6(ip)) => (28, ip.octets().to_vec()),
+        Data::Text(text) => {
+            let length = u8::try_from(text.len()).unwrap();
+            (16, [&[length], text.as_bytes()].concat())
+        }
     };
     let length = u16::try_from(data.len()).unwrap().to_be_bytes();
     let ttl = ttl.to_be_bytes();

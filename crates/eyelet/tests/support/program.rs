@@ -2,8 +2,9 @@
 //! Dropping one kills its child.
 
 use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -33,6 +34,32 @@ pub fn python_with(modules: &str) -> Option<&'static str> {
         skip(&format!("python3 with {modules} not found"));
     }
     python
+}
+
+/// The program by quic-go, built once. `None`: it cannot be, because the module is not on this
+/// machine.
+pub fn quic_go() -> Option<&'static Path> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    if !need("go") {
+        return None;
+    }
+    let built = BUILT.get_or_init(|| {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/quic_go");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quic_go");
+        let mut build = Command::new("go");
+        build.args(["build", "-o"]).arg(&program).arg(".").current_dir(source);
+        let said = long_output(build.env("CGO_ENABLED", "0").env("GOPROXY", "off"));
+        match said.status.success() {
+            true => Ok(program),
+            // `go mod download` in that folder has it.
+            false if said.text.contains("module lookup disabled") => Err(said.text),
+            false => panic!("{}", said.text),
+        }
+    });
+    if let Err(why) = built {
+        skip(&format!("quic-go not found: {why}"));
+    }
+    built.as_deref().ok()
 }
 
 /// Says that this test is skipped, and why.

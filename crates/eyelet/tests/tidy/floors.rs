@@ -121,15 +121,30 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/handover",
         Some(&[
+            "eyelet-flows",
             "eyelet-hold",
             "eyelet-memory",
             "eyelet-record",
             "eyelet-relay",
+            "eyelet-sys",
+            "eyelet-table",
             "eyelet-telemetry",
+            "foldhash",
             "postcard",
             "serde",
             "thiserror",
             "zeroize",
+        ]),
+    ),
+    (
+        "crates/table",
+        Some(&[
+            "eyelet-memory",
+            "eyelet-relay",
+            "eyelet-sys",
+            "eyelet-telemetry",
+            "foldhash",
+            "tracing",
         ]),
     ),
     (
@@ -142,6 +157,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-record",
             "eyelet-relay",
             "eyelet-sys",
+            "eyelet-table",
             "eyelet-telemetry",
             "eyelet-wire",
             "fastrand", // with the feature `testing` only
@@ -176,6 +192,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/tls",
         Some(&[
             "aws-lc-rs",
+            "brotli", // certificates in the handshake, and so flate2
             "eyelet-config",
             "eyelet-local-ca",
             "eyelet-memory",
@@ -183,6 +200,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-record",
             "eyelet-sys",
             "eyelet-wire",
+            "flate2",
             "parking_lot",
             "quick_cache",
             "rustls",
@@ -471,6 +489,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-config",
             "eyelet-downstream",
             "eyelet-engine",
+            "eyelet-handover",
             "eyelet-hold",
             "eyelet-http",
             "eyelet-memory",
@@ -605,6 +624,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-edge",
             "eyelet-engine",
             "eyelet-fleet",
+            "eyelet-handover",
             "eyelet-hold",
             "eyelet-memory",
             "eyelet-pki",

@@ -48,6 +48,7 @@ fn what_waits_or_is_refused_stays() {
     let refused = flows.begin(peer("198.51.100.7:2"), FIRST, 0, ()).unwrap();
     flows.refuse(refused, Box::default(), 0);
     assert!(take_all(&mut flows).is_empty());
+    flows.remove(refused);
     flows.pass(waits, 3);
     let moving = take_all(&mut flows).pop().unwrap();
     assert!(!moving.addresses[0].is_answered);

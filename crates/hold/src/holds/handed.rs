@@ -1,15 +1,19 @@
 //! Verdicts that pass from a process to the one that takes over: those that are remembered, and
 //! those that were given while connections moved.
 
-use super::{Holds, Kept};
+use std::net::IpAddr;
+
+use super::Holds;
 use crate::question::HoldKey;
-use crate::verdict::{HoldDecision, KEPT_MAX};
+use crate::verdict::HoldDecision;
 
 /// A verdict of another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandedVerdict {
     pub key: HoldKey,
     pub decision: HoldDecision,
+    /// The host of the client that it was about first. Earlier programs do not say it.
+    pub host: Option<IpAddr>,
     /// Milliseconds for which it still holds. 0: it is for those who wait.
     pub left_ms: u64,
 }
@@ -29,38 +33,45 @@ impl Holds {
     /// The verdicts that are remembered, and those that were noted.
     pub fn handed(&self, now_unix_ms: u64) -> Vec<HandedVerdict> {
         let state = self.state.lock();
-        let left = |kept: &Kept| kept.until_unix_ms.saturating_sub(now_unix_ms);
-        let kept = state.kept.iter().map(|(key, kept)| HandedVerdict {
-            key: key.clone(),
-            decision: kept.decision,
-            left_ms: left(kept),
-        });
         let given = state.given.iter().flatten().map(|(key, decision)| HandedVerdict {
             key: key.clone(),
             decision: *decision,
+            host: None,
             left_ms: 0,
         });
-        given.chain(kept.filter(|kept| kept.left_ms > 0)).collect()
+        let kept = state.kept.held(now_unix_ms).map(|(key, kept)| HandedVerdict {
+            key: key.clone(),
+            decision: kept.decision,
+            host: kept.host,
+            left_ms: kept.until_unix_ms - now_unix_ms,
+        });
+        given.chain(kept).collect()
     }
 
-    /// Goes on with the verdicts of another process: for those who wait, and those who come.
+    /// Goes on with the verdicts of another process: for those who waited there, and if they hold
+    /// for a time, for all who wait or come.
     pub fn take_over(&self, verdicts: Vec<HandedVerdict>, now_unix_ms: u64) {
         let mut state = self.state.lock();
-        let mut found = Vec::new();
-        for HandedVerdict { key, decision, left_ms } in verdicts {
-            if let Some(question) = state.open.get(&key).cloned() {
-                found.push((question, decision));
+        let (last, mut wakers) = (state.last_place, Vec::new());
+        for HandedVerdict { key, decision, host, left_ms } in verdicts {
+            let asked = state.open.get(&key).cloned();
+            match asked {
+                Some(question) if left_ms > 0 => {
+                    state.settle(&question, decision, &mut wakers);
+                }
+                // Who has asked here first is not one of those who waited.
+                Some(question) => {
+                    let _ = question.earlier.set((last, decision));
+                    wakers.extend(question.tasks.lock().drain().map(|(_, task)| task));
+                }
+                None => {}
             }
             // A verdict of this process is younger.
-            let is_known = state.remembered(&key, now_unix_ms).is_some();
-            if left_ms > 0 && !is_known && state.kept.len() < KEPT_MAX {
+            let is_known = state.kept.remembered(&key, now_unix_ms).is_some();
+            if left_ms > 0 && !is_known && state.kept.has_room() {
                 let until_unix_ms = now_unix_ms.saturating_add(left_ms);
-                state.kept.insert(key, Kept { decision, until_unix_ms });
+                state.kept.keep(key, host, (decision, until_unix_ms));
             }
-        }
-        let mut wakers = Vec::new();
-        for (question, decision) in found {
-            state.settle(&question, decision, &mut wakers);
         }
         self.wake(state, wakers);
     }
@@ -98,12 +109,18 @@ mod tests {
         decide("before", Keep::Once);
         old.begin_handover();
         decide("window", Keep::Once);
-        // One that moved before the verdict, and one that has the verdict of an hour.
-        let (moved, asks) = (ask(&new, "window"), ask(&new, "hour"));
+        // One that moved before the verdict, one that came after it, and one of the hour.
+        let (moved, came) = (ask(&new, "window").moved(), ask(&new, "window"));
+        let asks = ask(&new, "hour");
         let handed = old.handed(200);
         assert_eq!(handed.len(), 2, "{handed:?}");
         new.take_over(handed, 200);
         assert_eq!((moved.decision(), asks.decision()), (Some(ALLOW), Some(ALLOW)));
+        assert_eq!(came.decision(), None, "it asked after the verdict was given");
+        // One that moves later waits: the verdict was given before it asked.
+        let later = ask(&new, "window").moved();
+        drop(moved);
+        assert_eq!((later.decision(), new.open().len()), (None, 1));
         assert_eq!(ask(&new, "hour").decision(), Some(ALLOW));
         // Those of before were for who waited.
         let again = ["window", "before", "over"].map(|name| ask(&new, name));

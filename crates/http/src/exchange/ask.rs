@@ -221,12 +221,15 @@ impl<'a> Exchange<'a, '_> {
         let length = if is_coded { Length::Chunked } else { request.length };
         let recoded = RequestCoding::of(self.served, request, is_coded)?;
         let taken = tries.take_body(upstream);
-        let mut upload = Upload::new(self.written, head, length, chunked);
+        let asked = sent.insert(Passing {
+            found,
+            upload: Upload::new(self.written, head, length, chunked),
+            download: Download::new(self.written),
+            is_coded,
+        });
         if request.carries_secret {
-            upload.wipe_head();
+            asked.upload.wipe_head();
         }
-        let download = Download::new(self.written);
-        let asked = sent.insert(Passing { found, upload, download, is_coded });
         asked.upload.recode(recoded);
         asked.upload.taken = taken;
         if length != Length::Empty {

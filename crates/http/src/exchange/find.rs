@@ -25,6 +25,7 @@ use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::worker::Http;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::dial::{self, DialFailure, DialTerms, Dialled, spoken};
+use eyelet_upstream::http2::Http2Connection;
 use eyelet_upstream::pool::{HeldRequest, Shelf};
 use eyelet_upstream::request::UpstreamRequest;
 
@@ -166,9 +167,9 @@ impl Exchange<'_, '_> {
                     connection.is_single_use = newer.is_some();
                     return Ok(found(Upstream::Http1(connection)));
                 }
-                Ok(Dialled::Http2(connection)) => match connection.ask(request) {
+                Ok(Dialled::Http2(made)) => match Http2Connection::ask(&made, request) {
                     Some(asked) => return Ok(found(Upstream::Http2(Box::new(asked)))),
-                    None => DialFailure { name: connection.name.clone(), reason: UNREAD },
+                    None => DialFailure { name: made.name.clone(), reason: UNREAD },
                 },
                 Err(failure) => failure,
             };

@@ -72,8 +72,9 @@ impl<'a> Exchange<'a, '_> {
             }
             BodyProgress::Queued => self.flush_behind(slot).await,
             BodyProgress::Written => {
-                if let Some(Passing { found, upload, download, .. }) = slot.take() {
-                    self.keep(found, upload.done && download.is_whole());
+                let is_whole = passing.upload.done && passing.download.is_whole();
+                if let Some(Passing { found, .. }) = slot.take() {
+                    self.keep(found, is_whole);
                 }
                 Ok(ExchangeEnd::default())
             }

@@ -29,7 +29,7 @@ use eyelet_downstream::connection::resting::{
     KeptConnection, REPEAT_BYTES_MAX, RestTimeout, RestingExchange, RestingState, RestingWait,
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
-use eyelet_downstream::connection::served_connection::by_request::RequestRuling;
+use eyelet_downstream::connection::served_connection::by_request::{RequestRuling, RequestTraits};
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::head::{Request, Scanner, take_request};
 use eyelet_recoding::{RequestCodings, RestingCodings};
@@ -216,7 +216,8 @@ impl<'a> Exchange<'a, '_> {
     /// True if the rule that serves the connection now is the one for a request that rested: the
     /// request was decided before a reload.
     fn may_ask_again(&self, Request { parts, .. }: &Request) -> bool {
-        matches!(self.served.rule_on(parts, false), RequestRuling::Own)
+        let traits = RequestTraits { is_websocket: false, may_have_others: true };
+        matches!(self.served.rule_on(parts, traits), RequestRuling::Own)
     }
 
     /// Sends a request again whose upstream has closed its connection without a response.

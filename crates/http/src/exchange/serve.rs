@@ -28,12 +28,12 @@ use eyelet_downstream::connection::originate;
 use eyelet_downstream::connection::page;
 use eyelet_downstream::connection::reason::request_reason;
 use eyelet_downstream::connection::served_connection::ServedConnection;
-use eyelet_downstream::connection::served_connection::by_request::RequestRuling;
+use eyelet_downstream::connection::served_connection::by_request::{RequestRuling, RequestTraits};
 use eyelet_downstream::connection::served_connection::held_request::HeldRuling;
 use eyelet_downstream::connection::served_connection::record::Record;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
-use eyelet_http1::head::{FieldRoles, Length, SPARE_FIELDS_MAX, give_back};
+use eyelet_http1::head::{FieldRole, FieldRoles, Length, SPARE_FIELDS_MAX, give_back};
 use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_recoding::NearRequest;
@@ -50,7 +50,11 @@ pub async fn exchange(
     request: &mut request::Parts,
     length: Length,
 ) -> ExchangeEnd {
-    let other = match served.rule_on(request, asks_for_websocket(request)) {
+    let traits = RequestTraits {
+        is_websocket: asks_for_websocket(request),
+        may_have_others: stream.roles().may_have(FieldRole::Other),
+    };
+    let other = match served.rule_on(request, traits) {
         RequestRuling::Own => return exchange_by(served, stream, (request, length), None).await,
         RequestRuling::Other(other) => other,
         // Boxed, as all of these: most requests are their connection's.

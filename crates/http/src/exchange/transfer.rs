@@ -78,6 +78,7 @@ pub struct Upload<'a> {
 impl<'a> Upload<'a> {
     /// A request with this head, and a body of this length. The body is chunked if nothing else
     /// frames it.
+    #[inline]
     pub fn new(counts: &'a Written<'a>, head: BytesMut, length: Length, chunked: bool) -> Self {
         let http = counts.http();
         let mut queue = WriteQueue::default();
@@ -333,6 +334,7 @@ pub struct Download<'a> {
 
 impl<'a> Download<'a> {
     /// The body of a response whose head is not here yet.
+    #[inline]
     pub fn new(counts: &'a Written<'a>) -> Self {
         let http = counts.http();
         Self {

@@ -368,3 +368,28 @@ fn a_counted_request_is_read_where_it_is() {
     drop(request);
     assert_eq!(budget.used(), 0);
 }
+
+/// Nothing of an earlier request is in one that takes its place, even without its memory given
+/// back.
+#[test]
+fn a_request_in_the_place_of_another_has_nothing_of_it() {
+    let heads = [
+        "POST /long?a=b HTTP/1.1\r\nHost: a.test\r\nCookie: a=1\r\nContent-Length: 5\r\n\r\n",
+        "GET / HTTP/1.0\r\n\r\n",
+        "OPTIONS * HTTP/1.1\r\nHost: b.test\r\nConnection: close\r\nX-A: b\r\n\r\n",
+        "GET /x HTTP/1.1\r\nHost: c.test\r\n\r\n",
+    ];
+    for gives_back in [false, true] {
+        let mut request = Request::empty();
+        for head in heads {
+            let mut buffer = BytesMut::from(head);
+            assert_eq!(request.take(&mut buffer, &mut Scanner::default(), 1024), Ok(true));
+            let fresh = format!("{:?}", whole(head).unwrap());
+            assert_eq!(format!("{request:?}"), fresh, "{head:?}");
+            if gives_back {
+                request.give_back();
+                assert!(request.parts.headers.is_empty() && request.raw().is_empty());
+            }
+        }
+    }
+}

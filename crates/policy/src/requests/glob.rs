@@ -75,7 +75,13 @@ impl FromStr for PathGlob {
 impl PathGlob {
     /// True if it matches a path in its normal form.
     pub fn matches(&self, path: &str) -> bool {
-        let Some((first, behind)) = self.0.split_once('*') else { return *self.0 == *path };
+        // Also with stars, which stand for themselves then.
+        if *self.0 == *path {
+            return true;
+        }
+        // By bytes, because a search for a `char` costs more than all of a short path.
+        let Some(star) = self.0.bytes().position(|byte| byte == b'*') else { return false };
+        let (first, behind) = (&self.0[..star], &self.0[star + 1..]);
         let Some(mut rest) = path.strip_prefix(first) else { return false };
         let mut pieces = behind.split('*');
         let last = pieces.next_back().unwrap_or_default();

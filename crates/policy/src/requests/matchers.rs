@@ -107,11 +107,13 @@ impl RequestMatchers {
             if (request.has_override)() {
                 return RequestOutcome::Unclear(RequestFault::Override);
             }
-            if request.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
-                return RequestOutcome::Unclear(RequestFault::LowerCase);
-            }
+            // No method of a rule has a lower-case letter.
             if !self.take_method(request.method) {
-                return RequestOutcome::Fails(Matcher::Method);
+                let is_unclear = request.method.bytes().any(|byte| byte.is_ascii_lowercase());
+                return match is_unclear {
+                    true => RequestOutcome::Unclear(RequestFault::LowerCase),
+                    false => RequestOutcome::Fails(Matcher::Method),
+                };
             }
         }
         if !self.asks_path() {

@@ -114,9 +114,38 @@ pub fn normalize_path(path: &str) -> Result<Cow<'_, str>, PathFault> {
     normalize_text(path)
 }
 
+/// True if all bytes are plain, or slashes and dots that do not follow a slash: the normal form of
+/// most paths. It has no branch for each byte.
+fn is_simple(bytes: &[u8]) -> bool {
+    const SLASH_OR_DOT: u8 = 2;
+    const OTHER: u8 = 4;
+    static MARKS: [u8; 256] = {
+        let (mut marks, mut byte) = ([0; 256], 0);
+        while byte < 256 {
+            marks[byte] = match CLASSES[byte] {
+                ByteClass::Plain => 0,
+                ByteClass::Dot => SLASH_OR_DOT,
+                ByteClass::Slash => SLASH_OR_DOT | SLASH_OR_DOT >> 1,
+                _ => OTHER,
+            };
+            byte += 1;
+        }
+        marks
+    };
+    let (faults, _) = bytes.iter().fold((0, 0), |(faults, before), byte| {
+        let mark = MARKS[usize::from(*byte)];
+        // The lowest bit is that of a slash.
+        (faults | mark & OTHER | mark & (before << 1) & SLASH_OR_DOT, mark)
+    });
+    faults == 0
+}
+
 /// Normalizes a path, or a part of a glob.
 pub(super) fn normalize_text(text: &str) -> Result<Cow<'_, str>, PathFault> {
     let bytes = text.as_bytes();
+    if is_simple(bytes) {
+        return Ok(Cow::Borrowed(text));
+    }
     let mut before = 0;
     for (at, byte) in bytes.iter().enumerate() {
         match class(*byte) {

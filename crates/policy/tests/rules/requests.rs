@@ -52,7 +52,7 @@ fn decide(rules: &[Rule], name: &str, request: (&str, &str)) -> (Vec<u32>, Verdi
     let Verdict { rule: Some(rule), refuse: None } = verdict else {
         return (Vec::new(), verdict);
     };
-    let found = rules.request_rules(rule, &mut source);
+    let found = rules.request_rules(rule, &mut source).deciding;
     let (method, path) = request;
     let request = RequestFacts {
         method,
@@ -65,6 +65,41 @@ fn decide(rules: &[Rule], name: &str, request: (&str, &str)) -> (Vec<u32>, Verdi
         found => rules.decide_request(found, &request),
     };
     (found.iter().map(|rule| rule.0).collect(), verdict)
+}
+
+#[test]
+fn rules_in_shadow_see_requests_and_decide_none() {
+    let shadow = |rule: Rule| Rule { shadow: true, ..rule };
+    let rules = Rules::new(&[
+        shadow(forbid(&[], &["/a/*"])),
+        shadow(forbid(&[], &["/a/*"]).sni(&["b.example"])),
+        shadow(serve(&["GET"], &[])),
+        // Whole connections are looked at before there is a request.
+        shadow(refuse()),
+        serve(&["GET"], &[]),
+        shadow(forbid(&[], &["/x"])),
+        serve(&[], &[]),
+        shadow(forbid(&[], &[])),
+    ]);
+    let found = rules.request_rules(RuleId(4), &mut Named::new("a.example"));
+    assert_eq!(*found.deciding, [RuleId(4), RuleId(6)]);
+    assert_eq!(*found.shadows, [RuleId(0), RuleId(2), RuleId(5)]);
+    for (method, path, decides, shadows) in [
+        ("GET", "/a/b", 4, &[(0, true), (2, false)][..]),
+        ("POST", "/a/b", 6, &[(0, true)]),
+        ("GET", "/x", 4, &[(2, false)]),
+        ("POST", "/x", 6, &[(5, true)]),
+        ("POST", "//x", 6, &[(0, true), (5, true)]),
+        ("POST", "/y", 6, &[]),
+    ] {
+        let request =
+            RequestFacts { method, path, has_override: &|| false, has_other_path: &|| false };
+        let verdict = rules.decide_request(&found.deciding, &request);
+        assert_eq!(verdict.rule, Some(RuleId(decides)), "{method} {path}");
+        let seen = rules.shadows_by_request(&found.shadows, verdict.rule, &request);
+        let seen: Vec<_> = seen.map(|(rule, is_refused)| (rule.0, is_refused)).collect();
+        assert_eq!(seen, shadows, "{method} {path}");
+    }
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eyelet_engine::departure::{BatchAnswer, FlowBatch, LeavingBatch};
+use eyelet_engine::departure::{BatchAnswer, LeavingBatch};
 use eyelet_engine::moving::handover::VERSION_USUAL;
 use eyelet_engine::moving::parts::{GroupPart, parts};
+use eyelet_handover::flows::FlowBatch;
 use eyelet_sys::channel::Channel;
 
 use crate::handover::{

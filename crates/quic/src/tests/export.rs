@@ -44,7 +44,7 @@ fn another_hello_is_dropped_in_the_other_process_too() {
     let both = |second: &[u8]| [&message, second].concat();
     let rest = crypto(cut, &both(&named)[cut..]);
     assert!(matches!(
-        reader.feed(&next(3, &crypto(message.len(), &message[..100]))),
+        reader.feed(&next(3, &crypto(message.len(), &named[..100]))),
         InitialRead::Known
     ));
     assert!(reader.export().is_none(), "one half of a second hello is not checked");

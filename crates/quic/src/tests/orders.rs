@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::HELLO_BYTES_MAX;
 use super::made::{Made, USUAL, crypto, long_hello};
+use crate::testing::datagrams_are_read;
 use crate::{InitialRead, InitialReader};
 
 /// A CRYPTO frame between other frames.
@@ -87,5 +88,46 @@ proptest! {
         // Any frames, behind a protection that holds.
         let datagram = USUAL.datagram(&frames);
         InitialReader::new(&datagram, HELLO_BYTES_MAX).unwrap().feed(&datagram);
+    }
+
+    #[test]
+    fn any_steps_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
+        datagrams_are_read(&bytes);
+    }
+
+    #[test]
+    fn changed_seeds_are_read(
+        which in any::<prop::sample::Index>(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut seed = which.get(&seeds()).1.clone();
+        for (at, byte) in changes {
+            let at = at.index(seed.len());
+            seed[at] = byte;
+        }
+        // It begins again behind the cut.
+        let rest = seed.split_off(cut.index(seed.len()));
+        datagrams_are_read(&[&seed[..], &seed, &rest].concat());
+    }
+}
+
+/// The seeds of the fuzz target `quic_initial`, with their names.
+fn seeds() -> Vec<(String, Vec<u8>)> {
+    const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/quic_initial");
+    let read = |seed: std::fs::DirEntry| {
+        (seed.path().display().to_string(), std::fs::read(seed.path()).unwrap())
+    };
+    std::fs::read_dir(FOLDER).unwrap().map(|seed| read(seed.unwrap())).collect()
+}
+
+/// The fuzzer begins with hellos that are read.
+#[test]
+fn each_seed_has_a_hello() {
+    let seeds = seeds();
+    assert!(seeds.len() >= 9, "{seeds:?}");
+    for (name, seed) in seeds {
+        let hello = datagrams_are_read(&seed);
+        assert!(hello.is_some_and(|message| message.len() > 200), "{name}");
     }
 }

@@ -13,3 +13,4 @@ mod scripted;
 pub mod secure;
 pub mod server;
 pub mod servers;
+pub mod txt;

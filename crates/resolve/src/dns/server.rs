@@ -149,6 +149,14 @@ impl DnsServer {
         }
     }
 
+    /// The response to a query, whatever it says.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn ask_once(&self, query: &Query) -> Result<DnsResponse, String> {
+        self.ask(query).await.map_err(|error| fault(&error))
+    }
+
     /// The number of its answers until now.
     pub fn answers(&self) -> u64 {
         self.memory.read(self.address, |known| known.answers)

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::list::{AllowList, AllowedEntry, PORTS_MAX};
 use crate::placeholder::Placeholders;
+use crate::sockets::DNS;
 
 /// The name of the configuration in messages about its mistakes.
 const ORIGIN: &str = "the sandbox, as a configuration";
@@ -93,6 +94,23 @@ impl RunServing<'_> {
         }
     }
 
+    /// The ports at which QUIC is read: those whose names all pass untouched. At others the kernel
+    /// refuses it at once, and clients go on by TCP. As many as one message has descriptors for.
+    pub fn quic_ports(&self) -> Vec<u16> {
+        let passes = |part: &RulePart<'_>| {
+            part.action == Some(&SandboxAction::Splice) && part.requests.concat().is_empty()
+        };
+        let is_read = |port: &u16| {
+            let parts = self.parts(*port);
+            // HTTP without TLS is TCP's, and a name that people are asked about cannot wait.
+            let is_served = ![HTTP, DNS].contains(port) && !self.asks;
+            is_served && !parts.is_empty() && parts.iter().all(passes)
+        };
+        let ports = self.ports();
+        let most = PORTS_MAX.saturating_sub(ports.len());
+        ports.into_iter().filter(is_read).take(most).collect()
+    }
+
     /// The checked configuration, for sockets at these addresses. Names of services that say none
     /// themselves get their placeholders.
     ///
@@ -123,8 +141,10 @@ impl RunServing<'_> {
         let mut text = String::from("workers = 1\n\n[tickets]\nenabled = false\n\n");
         let _ = writeln!(text, "[limits]\nhello_timeout = \"{CLIENT_TIMEOUT}\"");
         let _ = writeln!(text, "handshake_timeout = \"{CLIENT_TIMEOUT}\"\n");
+        let quic_ports = self.quic_ports();
         for address in addresses {
-            let _ = writeln!(text, "[[listener]]\naddress = \"{address}\"");
+            let is_quic = quic_ports.contains(&address.port());
+            let _ = writeln!(text, "[[listener]]\naddress = \"{address}\"\nquic = {is_quic}");
             let _ = writeln!(text, "kind = \"tproxy\"\nplain_http = true\n");
         }
         for allowed in self.list.entries() {
@@ -179,7 +199,7 @@ impl RunServing<'_> {
             .map(|ip| format!("\"{}\"", SocketAddr::new(ip, port)))
             .collect();
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        let _ = writeln!(text, "[[rule]]\nname = \"{allowed}\"");
+        let _ = writeln!(text, "[[rule]]\nname = \"{allowed}\"\ntransport = \"tcp\"");
         let _ = writeln!(text, "destination = [{}]\naction = \"splice\"", at.join(", "));
         let _ = writeln!(text, "upstream = \"{host}:{port}\"");
         if !is_meant {

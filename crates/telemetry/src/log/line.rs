@@ -159,9 +159,10 @@ impl Line<'_> {
             let _ = serde_json::to_writer(out, &evidence.line(self.measured.started_unix_ms));
         });
         out.extend_from_slice(br#","shadow":"#);
-        let shadow = &self.decided.shadow[..];
-        or_null(out, (!shadow.is_empty()).then_some(shadow), |out, shadow| {
-            list(out, shadow, |out, (rule, outcome)| {
+        let of_request = self.http.map_or(&[][..], |request| request.shadow);
+        let is_any = !(self.decided.shadow.is_empty() && of_request.is_empty());
+        or_null(out, is_any.then_some(of_request), |out, of_request| {
+            list(out, self.decided.shadow.iter().chain(of_request), |out, (rule, outcome)| {
                 out.extend_from_slice(br#"{"rule":"#);
                 text(out, self.decided.labels.rule(*rule));
                 out.extend_from_slice(br#","outcome":"#);

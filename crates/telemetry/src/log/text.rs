@@ -62,7 +62,8 @@ pub fn write(line: &Line<'_>, out: &mut Vec<u8>, opening: &mut Opening, colour: 
         Some(reason) => text.push_str(&format!(": {reason}")),
         None => text.push_str(&format!(": {}", outcome.name())),
     }
-    for (rule, would) in &decided.shadow {
+    let of_request = http.map_or(&[][..], |request| request.shadow);
+    for (rule, would) in decided.shadow.iter().chain(of_request) {
         let rule = decided.labels.rule(*rule);
         text.push_str(&format!(", in shadow {} by \"{rule}\"", would.name()));
     }
@@ -160,6 +161,7 @@ mod tests {
             coded: Coded::default(),
             trace: None,
             held: None,
+            shadow: &[],
         };
         let line = Line {
             decided: &decided,

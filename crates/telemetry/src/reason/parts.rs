@@ -87,6 +87,8 @@ named! {
         NotSent = "the SPIFFE Workload API has sent none",
         /// More names are asked for at once than can be ordered.
         Busy = "too many names are asked for at once",
+        /// A wildcard is ordered whose certificate does not cover the name.
+        Deep = "a wildcard's covers one label only",
         /// The last order failed. The diagnostics say why.
         Failed = "the last order failed",
         /// The hello has no name.

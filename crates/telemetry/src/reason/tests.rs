@@ -252,6 +252,7 @@ fn grouped_examples() -> Vec<Reason> {
     all.extend(limits.map(|limit| Reason::Timeout(limit, None)));
     let lacks = [
         CertificateLack::Busy,
+        CertificateLack::Deep,
         CertificateLack::Expired,
         CertificateLack::Failed,
         CertificateLack::NotSent,

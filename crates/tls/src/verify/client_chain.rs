@@ -4,14 +4,11 @@
 use std::sync::Arc;
 
 use eyelet_pki::crl::Revocations;
-use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, InvalidMessage,
-    PeerMisbehaved, SignatureScheme,
-};
+use rustls::{CertificateError, DistinguishedName, Error, InvalidMessage, PeerMisbehaved};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
+use crate::provider::verifies_signatures;
 use crate::verify::revoked::check_revoked;
 
 /// Refuses a chain with an empty certificate. RFC 5246 section 7.4.2 (`ASN.1Cert<1..2^24-1>`) and
@@ -59,27 +56,7 @@ impl ClientCertVerifier for Strict {
         Ok(verified)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, certificate, signed).map_err(own_fault)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, certificate, signed).map_err(own_fault)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
+    verifies_signatures!(own_fault);
 }
 
 /// A scheme that does not fit the key breaks TLS, so its alert is `illegal_parameter` (RFC 8446

@@ -9,11 +9,12 @@ use eyelet_pki::certificate;
 use eyelet_pki::crl::{RevocationFault, Revocations};
 use eyelet_sys::file::Stamp;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
+use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::error::TlsError;
+use crate::provider::verifies_signatures;
 
 /// Reads lists of these authorities. Says in the log what they are.
 ///
@@ -84,25 +85,5 @@ impl ServerCertVerifier for ServerVerifier {
         Ok(verified)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
+    verifies_signatures!(std::convert::identity);
 }

@@ -5,19 +5,16 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use rustls::client::ResolvesClientCert;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
-};
+use rustls::{CertificateError, DistinguishedName, Error, OtherError, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use eyelet_pki::spiffe::id::{SpiffeId, SpiffePattern, TrustDomain};
 use eyelet_pki::spiffe::svid::{self, SvidFault};
 
-use crate::provider::PROVIDER;
+use crate::provider::verifies_signatures;
 use crate::verify::client_chain;
 use crate::workload::{Bundle, Workload};
 
@@ -104,29 +101,7 @@ impl ClientCertVerifier for SpiffeVerifier {
         })
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &PROVIDER.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &PROVIDER.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        PROVIDER.signature_verification_algorithms.supported_schemes()
-    }
+    verifies_signatures!(std::convert::identity);
 }
 
 impl ServerCertVerifier for SpiffeVerifier {
@@ -152,27 +127,7 @@ impl ServerCertVerifier for SpiffeVerifier {
         })
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        ClientCertVerifier::verify_tls12_signature(self, message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        ClientCertVerifier::verify_tls13_signature(self, message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        ClientCertVerifier::supported_verify_schemes(self)
-    }
+    verifies_signatures!(std::convert::identity);
 }
 
 impl ResolvesClientCert for ShowsSvid {

@@ -10,6 +10,7 @@ use eyelet_engine::worker::{ParkedWaker, Worker};
 use eyelet_h2::{OpenStream, ParkedConnection};
 use eyelet_memory::budget::{Budget, Counted, UPSTREAM_RESTING_BYTES};
 use eyelet_memory::slab::Key;
+use eyelet_sys::memory::long_rc::LongRc;
 
 use super::{Http2Connection, Http2Exchange, STREAMS_MAX};
 use crate::link::Link;
@@ -59,8 +60,7 @@ impl Http2Connection {
 
     /// True if it may leave: nothing is on its way. Adds the keys of its streams' connections.
     pub fn may_leave(&self, keys: &mut Vec<Key>) -> bool {
-        let Some(place) = self.place.upgrade() else { return false };
-        let place = place.borrow();
+        let place = self.place.borrow();
         let driven = place.as_ref().filter(|driven| driven.is_writable);
         driven.is_some_and(|driven| driven.socket.may_leave()) && self.link.borrow().may_leave(keys)
     }
@@ -68,7 +68,7 @@ impl Http2Connection {
     /// Takes it out of its worker, if it may leave. Its streams are of no use here any more.
     /// `None`: its socket cannot be taken, and is closed.
     pub fn detach(&self) -> Option<(OwnedFd, DetachedConnection)> {
-        let DrivenSocket { socket, .. } = self.place.upgrade()?.take()?;
+        let DrivenSocket { socket, .. } = self.place.take()?;
         let h2 = self.link.borrow_mut().leave_worker()?;
         let (socket, tls) = socket.into_resting().ok()?;
         Some((socket, DetachedConnection { name: self.name.clone(), tls, h2 }))
@@ -82,27 +82,31 @@ impl Http2Connection {
         worker: &Rc<Worker>,
         socket: OwnedFd,
         connection: DetachedConnection,
-    ) -> io::Result<Rc<Self>> {
+    ) -> io::Result<LongRc<Self>> {
         let DetachedConnection { name, tls, h2 } = connection;
         let link = Link::resumed(worker.process.budget.clone(), &h2);
         let link = link.ok_or(io::ErrorKind::InvalidData)?;
         let socket = Socket::resumed(worker, socket, tls)?;
-        Ok(Rc::new(Self::driven(link, socket, name, Descriptor::new(worker, None))))
+        Ok(LongRc::new(Self::driven(link, socket, name, Descriptor::new(worker, None))))
     }
 
     /// The exchange of one of its streams, which rests with a connection that this wakes.
-    pub fn resume(self: &Rc<Self>, stream: DetachedStream, waker: ParkedWaker) -> Http2Exchange {
+    pub fn resume(
+        connection: &LongRc<Self>,
+        stream: DetachedStream,
+        waker: ParkedWaker,
+    ) -> Http2Exchange {
         let DetachedStream { id, is_fixed, is_coded, reused } = stream;
-        let mut link = self.link.borrow_mut();
+        let mut link = connection.link.borrow_mut();
         link.fixed += usize::from(is_fixed);
         let has_head = |open: OpenStream| open.id == id && !open.awaits_head;
         let has_body = link.mux.h2.open_streams().any(has_head);
         drop(link);
         let mut exchange = Http2Exchange {
-            connection: self.clone(),
+            connection: connection.clone(),
             reused,
             is_coded,
-            counted: Counted::new(&self.budget, UPSTREAM_RESTING_BYTES),
+            counted: Counted::new(&connection.budget, UPSTREAM_RESTING_BYTES),
             stream: id,
             is_fixed,
             bursts: Bursts::default(),

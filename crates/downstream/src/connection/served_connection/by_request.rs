@@ -4,14 +4,25 @@ use std::rc::Rc;
 
 use eyelet_config::Action;
 use eyelet_policy::{RequestFacts, RuleId, Verdict};
+use eyelet_telemetry::info::Outcome;
 use eyelet_telemetry::reason::Reason;
 use http::{HeaderMap, HeaderName, Method, request};
 
 use super::held_request::HeldRuling;
 use super::refused_request::RefusedRequest;
 use super::{ClientInfo, ServedConnection};
+use crate::connection::intermediary::outcome_of;
 use crate::connection::route::Route;
 use crate::connection::worker::Http;
+
+/// What is known of a request beside its head.
+#[derive(Clone, Copy)]
+pub struct RequestTraits {
+    /// It asks for a WebSocket. Its CONNECT is asked as GET.
+    pub is_websocket: bool,
+    /// It may have fields whose names are not common.
+    pub may_have_others: bool,
+}
 
 /// The ruling on a request.
 pub enum RequestRuling {
@@ -26,12 +37,12 @@ pub enum RequestRuling {
 }
 
 impl ServedConnection {
-    /// Decides a request, if rules ask for requests. A WebSocket's CONNECT is asked as GET.
+    /// Decides a request, if rules ask for requests.
     #[inline]
-    pub fn rule_on(&self, request: &request::Parts, is_websocket: bool) -> RequestRuling {
+    pub fn rule_on(&self, request: &request::Parts, traits: RequestTraits) -> RequestRuling {
         match &self.route {
             Some(route) if !route.by_request.is_empty() && !self.is_of_request => {
-                self.decide_request(route, request, is_websocket)
+                self.decide_request(route, request, traits)
             }
             _ => RequestRuling::Own,
         }
@@ -41,9 +52,9 @@ impl ServedConnection {
         &self,
         route: &Route,
         request: &request::Parts,
-        is_websocket: bool,
+        traits: RequestTraits,
     ) -> RequestRuling {
-        let (rule, reason) = match verdict_on(&self.http, route, request, is_websocket) {
+        let (rule, reason) = match verdict_on(&self.http, route, request, traits) {
             Verdict { rule: Some(RuleId(rule)), refuse: None } => {
                 let by = if rule == route.rule {
                     None
@@ -53,7 +64,7 @@ impl ServedConnection {
                 };
                 let ruled = by.as_deref().unwrap_or(self);
                 let asks = ruled.asks_about_requests();
-                let key = || ruled.question(request, asked_method(request, is_websocket));
+                let key = || ruled.question(request, asked_method(request, traits.is_websocket));
                 let key = asks.then(key);
                 match (by, key) {
                     (None, _) if rule != route.rule => (Some(rule), OTHER_HANDSHAKE),
@@ -88,7 +99,8 @@ impl ServedConnection {
         if !route.by_request.is_empty() {
             // The CONNECT of a WebSocket is the only one that comes here.
             let is_websocket = request.method == Method::CONNECT;
-            let verdict = verdict_on(&http, &route, request, is_websocket);
+            let traits = RequestTraits { is_websocket, may_have_others: true };
+            let verdict = verdict_on(&http, &route, request, traits);
             let Verdict { rule: Some(RuleId(rule)), refuse: None } = verdict else { return None };
             if rule != route.rule {
                 route = route.of_request(&http, &info, (rule, has_preface))?;
@@ -129,6 +141,7 @@ impl ServedConnection {
         served.is_over.set(true);
         served.is_of_request = true;
         served.decoders = self.decoders.clone();
+        served.shadows = self.shadows.clone();
         served
     }
 
@@ -147,11 +160,33 @@ impl ServedConnection {
     }
 
     /// True if exchanges may rest. A stream that rests is its connection's, and so is its rule. A
-    /// connection whose exchange rests goes on by the rule of it, and to a rule that holds whole
-    /// connections it has not come.
+    /// connection whose exchange rests goes on by the rule of it, and the verdict on a connection
+    /// is for its own rule.
     pub fn may_rest(&self, is_multiplexed: bool) -> bool {
         let holds_connections = self.route.as_ref().is_some_and(Route::holds_connections);
-        !(self.is_of_request && (is_multiplexed || holds_connections))
+        let has_verdict = self.info.decided.held.is_some();
+        !(self.is_of_request && (is_multiplexed || holds_connections && has_verdict))
+    }
+
+    /// The rules in shadow before the deciding one that take a request of this connection, and what
+    /// they would have done. A WebSocket's CONNECT is asked as GET.
+    pub(super) fn shadows_on(&self, request: &request::Parts) -> Option<Box<[(u32, Outcome)]>> {
+        if self.shadows.is_empty() {
+            return None;
+        }
+        let is_websocket = request.method == Method::CONNECT;
+        let config = &self.http.shared.config;
+        let decided_by = self.info.decided.rule.map(RuleId);
+        let traits = RequestTraits { is_websocket, may_have_others: true };
+        let take = with_facts(request, traits, |facts| {
+            let take = config.policy.shadows_by_request(&self.shadows, decided_by, facts);
+            take.filter_map(|(rule, is_refused)| {
+                let action = config.rules.get(usize::try_from(rule.0).ok()?)?.action;
+                Some((rule.0, if is_refused { Outcome::Refused } else { outcome_of(action) }))
+            })
+            .collect::<Box<[_]>>()
+        });
+        (!take.is_empty()).then_some(take)
     }
 
     /// The refusal of a request, for its client.
@@ -170,14 +205,31 @@ impl ServedConnection {
 }
 
 /// The verdict of the route's rules on a request.
-fn verdict_on(http: &Http, route: &Route, request: &request::Parts, is_websocket: bool) -> Verdict {
-    let facts = RequestFacts {
+#[inline]
+fn verdict_on(
+    http: &Http,
+    route: &Route,
+    request: &request::Parts,
+    traits: RequestTraits,
+) -> Verdict {
+    let policy = &http.shared.config.policy;
+    with_facts(request, traits, |facts| policy.decide_request(&route.by_request, facts))
+}
+
+#[inline]
+fn with_facts<T>(
+    request: &request::Parts,
+    RequestTraits { is_websocket, may_have_others }: RequestTraits,
+    done: impl FnOnce(&RequestFacts<'_>) -> T,
+) -> T {
+    // No name of these is a common one.
+    let has = |names: &[&str]| may_have_others && has_any(&request.headers, names);
+    done(&RequestFacts {
         method: asked_method(request, is_websocket),
         path: request.uri.path(),
-        has_override: &|| has_any(&request.headers, &METHOD_FIELDS),
-        has_other_path: &|| has_any(&request.headers, &PATH_FIELDS),
-    };
-    http.shared.config.policy.decide_request(&route.by_request, &facts)
+        has_override: &|| has(&METHOD_FIELDS),
+        has_other_path: &|| has(&PATH_FIELDS),
+    })
 }
 
 /// The method that rules see. A WebSocket's CONNECT is asked as GET.

@@ -29,11 +29,11 @@ impl ClientIdentity {
         new: impl FnOnce(Version) -> Requester,
     ) -> ForwardedFields {
         let mut last = self.last.borrow_mut();
-        let known = last.take().filter(|requester| requester.asks_for(host, request.version));
-        let requester = known.unwrap_or_else(|| new(request.version));
+        last.take_if(|requester| !requester.asks_for(host, request.version));
+        let requester = last.get_or_insert_with(|| new(request.version));
         let forwarded = requester.identify(&mut request.headers, is_trusted);
-        if host.len() <= HOST_BYTES_KEPT {
-            *last = Some(requester);
+        if host.len() > HOST_BYTES_KEPT {
+            *last = None;
         }
         forwarded
     }

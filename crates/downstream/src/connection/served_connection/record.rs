@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use eyelet_telemetry::held::HeldInfo;
-use eyelet_telemetry::info::{End, Measured};
+use eyelet_telemetry::info::{End, Measured, Outcome};
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::{Coded, RequestInfo};
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
@@ -42,6 +42,8 @@ pub struct Record {
     pub(crate) bytes_to_client: u64,
     /// The decision about it, if it was held.
     held: Option<HeldInfo>,
+    /// The rules in shadow that take it, and what they would have done.
+    shadow: Option<Box<[(u32, Outcome)]>>,
     /// Boxed: few exchanges are traced, and all pay for the size.
     trace: Option<Box<ExchangeTrace>>,
 }
@@ -55,7 +57,8 @@ impl Record {
             });
         let is_written = served.http.is_logging() || trace.is_some();
         let path = request.uri.path_and_query().filter(|_| is_written).cloned();
-        Self { method: Some(request.method.clone()), path, trace, ..Self::unread(served) }
+        let (method, shadow) = (Some(request.method.clone()), served.shadows_on(request));
+        Self { method, path, shadow, trace, ..Self::unread(served) }
     }
 
     /// The record of an exchange that rested.
@@ -142,6 +145,7 @@ impl Record {
             bytes_to_upstream: 0,
             bytes_to_client: 0,
             held: None,
+            shadow: None,
             trace: None,
         }
     }
@@ -163,6 +167,7 @@ impl Record {
             coded: self.coded,
             trace: self.trace.as_ref().map(|trace| trace.ids()),
             held: self.held,
+            shadow: self.shadow.as_deref().unwrap_or_default(),
         }
     }
 }

@@ -85,7 +85,7 @@ pub fn ask_again(
     let action = snapshot.config.rules.iter().find(|rule| *rule.name == *key.rule)?.action;
     action.hold()?;
     let now_unix_ms = edge.engine.now_unix_ms();
-    snapshot.holds.ask(key, who(info, action), bytes, now_unix_ms)
+    snapshot.holds.ask(key, who(info, action), bytes, now_unix_ms).map(HoldPlace::moved)
 }
 
 /// Takes the bytes of a held connection that wakes, and says what it does.

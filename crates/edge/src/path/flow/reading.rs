@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use eyelet_engine::worker::Handle;
-use eyelet_engine::worker::flow_state::guard::{DatagramGuard, GuardTurn};
+use eyelet_handover::guard::{DatagramGuard, GuardTurn};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_quic::{InitialRead, InitialReader, crypto_error, refusal};

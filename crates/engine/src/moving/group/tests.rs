@@ -19,12 +19,12 @@ use crate::moving::batch::{self, Detachment, RefusalReason, SearchResult};
 use crate::moving::parcel::Parcel;
 use crate::moving::parts::ConnectionBatch;
 use crate::moving::staying::Staying;
-use crate::table::KeptStreams;
 use crate::testing::worker;
 use crate::worker::{Handle, Program, Task, Update};
 use eyelet_relay::terminate::Terminated;
 use eyelet_relay::{Flow, KeptExchanges, Relay};
 use eyelet_sys::memory::blocks::long_any;
+use eyelet_table::KeptStreams;
 
 /// The state of a link that no program reads.
 const UNREADABLE: u8 = 0xff;

@@ -17,10 +17,10 @@ use crate::moving::batch::{self, Detachment, SearchResult};
 use crate::moving::handover::{Detached, ImportError, Stays, attach, detach};
 use crate::moving::staying::Staying;
 use crate::ready::FURTHER_MAX;
-use crate::table::timer_wheel::TICK_MS;
 use crate::testing::{SETTINGS, worker_with};
 use crate::worker::WaitError;
 use eyelet_relay::KeptExchanges;
+use eyelet_table::timer_wheel::TICK_MS;
 
 /// The events that the programs of all workers have heard.
 #[derive(Default)]

@@ -6,9 +6,9 @@ use std::io::Write;
 use super::further::{Heard, accepted, check_empty, drive, park_streams, serving, tls, within};
 use super::*;
 use crate::moving::handover::{Stays, detach};
-use crate::table::shared_streams::SHARED_BYTES;
 use crate::worker::ParkedWaker;
 use eyelet_sys::memory::blocks::long_any;
+use eyelet_table::shared_streams::SHARED_BYTES;
 
 /// Streams that note when they are dropped.
 struct Kept(Rc<Cell<bool>>);

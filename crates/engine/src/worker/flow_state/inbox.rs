@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 const INBOX_MAX: usize = 256;
 
 /// Longest datagram that is handed on: what a network takes whole. So an inbox has 384 KB at most.
-pub(crate) const HANDED_BYTES_MAX: usize = 1_500;
+const HANDED_BYTES_MAX: usize = 1_500;
 
 /// A datagram, and who sent it to whom.
 #[derive(Debug)]
@@ -88,9 +88,16 @@ impl Inboxes {
     }
 
     /// Gives a datagram to the other workers. Returns whether one has room for it.
-    pub(crate) fn hand_on(&self, from: u16, datagram: HandedDatagram) -> bool {
-        let Some(workers) = self.workers.get() else { return false };
-        let datagram = Arc::new(datagram);
+    pub(crate) fn hand_on(
+        &self,
+        from: u16,
+        (peer, listener): (Peer, u16),
+        bytes: &[u8],
+        ecn: u8,
+    ) -> bool {
+        let workers = self.workers.get().filter(|_| bytes.len() <= HANDED_BYTES_MAX);
+        let Some(workers) = workers else { return false };
+        let datagram = Arc::new(HandedDatagram { peer, listener, bytes: bytes.into(), ecn });
         let others = workers.iter().enumerate().filter(|(index, _)| *index != usize::from(from));
         others.fold(false, |had, (_, ways)| had | ways.datagrams.try_send(datagram.clone()).is_ok())
     }
@@ -156,5 +163,27 @@ impl Inboxes {
             };
             std::thread::park_timeout(ROOM_STEP);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inbox_is_bounded_in_datagrams_and_bytes() {
+        let inboxes = Inboxes::default();
+        let mut receivers = inboxes.open(2);
+        let peer = Peer::new(([192, 0, 2, 1], 1).into(), ([192, 0, 2, 2], 443).into());
+        let hand_on = |len| inboxes.hand_on(0, (peer, 0), &vec![0x40; len], 0);
+        assert!(!hand_on(HANDED_BYTES_MAX + 1));
+        let taken = (0..2 * INBOX_MAX).filter(|_| hand_on(HANDED_BYTES_MAX)).count();
+        assert_eq!(taken, INBOX_MAX);
+        let mut bytes = 0;
+        while let Ok(handed) = receivers[1].datagrams.try_recv() {
+            bytes += handed.bytes.len();
+        }
+        assert_eq!(bytes, INBOX_MAX * HANDED_BYTES_MAX);
+        assert!(receivers[0].datagrams.try_recv().is_err(), "who has received it keeps it");
     }
 }

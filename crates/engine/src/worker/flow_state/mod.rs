@@ -16,12 +16,10 @@ use eyelet_sys::socket::datagram;
 use eyelet_telemetry::info::Parked;
 use quinn_udp::UdpSocketState;
 
-pub mod guard;
 pub mod inbox;
-pub(crate) mod quic_move;
 
-use guard::DatagramGuard;
-use quic_move::QuicMove;
+use eyelet_handover::guard::DatagramGuard;
+use eyelet_handover::quic_move::QuicMove;
 
 /// Datagrams that one system call reads: each may be up to 64 that the kernel has put together.
 pub(crate) const BATCH: usize = 4;

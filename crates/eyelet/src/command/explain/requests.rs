@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use eyelet_config::Config;
-use eyelet_policy::{FactSource, RequestFacts, RuleId, Verdict};
+use eyelet_policy::{FactSource, RequestFacts, RequestRules, RuleId, Verdict};
 
 use super::args::ExplainArgs;
 use super::evidence;
@@ -26,7 +26,7 @@ pub(super) fn print(
     if action.is_none_or(|action| action.requests().is_none()) {
         return writeln!(out, "request: no request is read");
     }
-    let rules = config.policy.request_rules(rule, facts);
+    let RequestRules { deciding: rules, shadows } = config.policy.request_rules(rule, facts);
     let request = RequestFacts { method, path, has_override: &|| false, has_other_path: &|| false };
     let Verdict { rule: decides, refuse } = match &*rules {
         [] => Verdict { rule: Some(rule), refuse: None },
@@ -43,6 +43,11 @@ pub(super) fn print(
     for miss in config.policy.request_misses(&rules, &request) {
         let asks = config.policy.matcher_text(miss.rule, miss.matcher);
         writeln!(out, "  {}: {} = {asks} does not hold", label(miss.rule), miss.matcher)?;
+    }
+    for (shadow, is_refused) in config.policy.shadows_by_request(&shadows, decides, &request) {
+        let action = config.rules.get(shadow.0 as usize).map_or("", |rule| rule.action.name());
+        let would = if is_refused { "refuse" } else { action };
+        writeln!(out, "shadow:  {} would {would}", label(shadow))?;
     }
     Ok(())
 }

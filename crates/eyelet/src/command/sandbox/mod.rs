@@ -21,8 +21,8 @@ use eyelet_config::{Config, SandboxProfile, SecretSettings, SecretSource};
 use eyelet_edge::snapshot::listen;
 use eyelet_hold::Holds;
 use eyelet_sandbox::{
-    ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, ResolvedNames, RunEnd,
-    RunOutputs, RunRecord, RunServing, RunTrust, SandboxError, read_lists, serve_names,
+    AllowList, ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, ResolvedNames,
+    RunEnd, RunOutputs, RunRecord, RunServing, RunTrust, SandboxError, read_lists, serve_names,
 };
 use eyelet_sys::child::Signal;
 use eyelet_sys::file::OwnFolder;
@@ -184,20 +184,20 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let plan = ConfinedPlan {
         command: args.command.clone(),
         ports: serving.checked_ports()?,
+        quic_ports: serving.quic_ports(),
         hidden: hidden(args, &profile),
         shown: trust.files,
         variables: trust.variables,
         removed: REMOVED.iter().map(Into::into).collect(),
     };
-    let (confined, ConfinedSockets { tcp, dns, diag }) = Confined::start(inside(), &plan)?;
+    let (confined, sockets) = Confined::start(inside(), &plan)?;
+    let ConfinedSockets { tcp, dns, quic, diag } = sockets;
     let mut names = ResolvedNames::default();
-    let (addresses, sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
+    let (addresses, mut sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
+    sockets.extend(quic);
     let mut config = serving.config(&addresses, &mut names.placeholders, trust.authority)?;
     (config.dns, config.secrets) = (profile.dns, read_once(profile.secrets));
-    let existing = match lets_all_pass || asks {
-        true => Existing::All,
-        false => Existing::Listed(list.clone()),
-    };
+    let existing = existing(&list, lets_all_pass || asks);
     let names = Arc::new(Mutex::new(names));
     // A search for who asks takes time, and nothing else tells of it.
     let tells = args.learn.is_some() || args.report.is_some() || args.json;
@@ -219,6 +219,14 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         screen.say(&format!("error: the report or the list cannot be written: {error}"));
     }
     Ok(status)
+}
+
+/// The names that exist for the command.
+fn existing(list: &AllowList, has_all: bool) -> Existing {
+    match has_all {
+        true => Existing::All,
+        false => Existing::Listed(list.clone()),
+    }
 }
 
 /// The program that confines itself, and becomes the command.

@@ -13,6 +13,7 @@ use eyelet_h2::OpenStream;
 use eyelet_memory::budget::Budget;
 use eyelet_memory::slab::Key;
 use eyelet_sys::memory::blocks::{LongBox, LongLived, LongVec, long_any};
+use eyelet_sys::memory::long_rc::LongRc;
 use eyelet_upstream::http2::{DetachedStream, Http2Connection, Http2Exchange};
 
 /// Bits of what else is known of a stream.
@@ -149,7 +150,7 @@ pub fn attach_links(
     let kept = connections.iter().map(|(key, streams)| {
         let streams = streams.iter().map(|stream| {
             let link = links.get(usize::from(stream.link))?.as_ref()?;
-            Some(link.resume(detached(stream), ParkedWaker::new(worker, *key)))
+            Some(Http2Connection::resume(link, detached(stream), ParkedWaker::new(worker, *key)))
         });
         let mut kept = LongVec::with_capacity_in(streams.len(), LongLived);
         for stream in streams {
@@ -162,7 +163,7 @@ pub fn attach_links(
     kept
 }
 
-fn attach_link(worker: &Rc<Worker>, link: DetachedLink) -> Option<Rc<Http2Connection>> {
+fn attach_link(worker: &Rc<Worker>, link: DetachedLink) -> Option<LongRc<Http2Connection>> {
     let (socket, state) = link.into_parts().ok()?;
     Http2Connection::attach(worker, socket, unpack(&state)?).ok()
 }

@@ -313,6 +313,7 @@ fn requests() -> impl Strategy<Value = (Texts, RequestInfo<'static>)> {
                 coded,
                 trace,
                 held: None,
+                shadow: &[],
             };
             (texts, rest)
         },

@@ -11,14 +11,14 @@ use std::time::Duration;
 use eyelet_sys::epoll::Epoll;
 use eyelet_sys::memory::long_rc::LongRc;
 
-use crate::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
-use crate::table::further::{self, FurtherSocket, FurtherSockets, further_bytes};
-use crate::table::shared_socket::SharedSocket;
-use crate::table::shared_streams::{KeptStreams, SharedStreams, shared_bytes};
-use crate::table::slot::{Slot, SlotState};
-use crate::table::timer_wheel::{FIRST_TICK, TICK_MS, TimerWheel};
+use crate::further::{self, FurtherSocket, FurtherSockets, further_bytes};
+use crate::shared_socket::SharedSocket;
+use crate::shared_streams::{KeptStreams, SharedStreams, shared_bytes};
+use crate::slot::{Slot, SlotState};
+use crate::timer_wheel::{TICK_MS, TimerWheel};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::{Key, Slab};
+use eyelet_relay::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
 
 /// The table.
 pub struct ConnectionTable {
@@ -51,20 +51,20 @@ impl Removed {
 }
 
 /// The number of further sockets that are at their places.
-pub(crate) fn open_sockets(further: &[FurtherSocket]) -> usize {
+pub fn open_sockets(further: &[FurtherSocket]) -> usize {
     further.iter().filter(|further| further.socket.is_some()).count()
 }
 
 impl ConnectionTable {
-    /// An empty table. Its memory counts against the budget.
-    pub fn new(budget: &Arc<Budget>) -> io::Result<Self> {
+    /// An empty table whose time begins at a tick. Its memory counts against the budget.
+    pub fn new(budget: &Arc<Budget>, first_tick: u32) -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new()?,
             slots: Slab::default(),
             further: FurtherSockets::default(),
             streams: SharedStreams::default(),
             shared_sockets: Slab::default(),
-            wheel: TimerWheel::starting_at(FIRST_TICK),
+            wheel: TimerWheel::starting_at(first_tick),
             counted: Counted::of(budget, Account::Connections, 0),
         })
     }
@@ -95,34 +95,34 @@ impl ConnectionTable {
     }
 
     /// Number of further sockets of a connection, or of their places.
-    pub(crate) fn further_count(&self, key: Key) -> usize {
+    pub fn further_count(&self, key: Key) -> usize {
         self.further.count(key.index)
     }
 
     /// Number of shared streams of a connection.
-    pub(crate) fn shared_count(&self, key: Key) -> usize {
+    pub fn shared_count(&self, key: Key) -> usize {
         self.streams.count(key.index)
     }
 
     /// Bytes that a connection's further sockets and shared streams take, in the table and beside
     /// it: the streams count themselves in the budget.
-    pub(crate) fn stream_bytes(&self, key: Key) -> usize {
+    pub fn stream_bytes(&self, key: Key) -> usize {
         further_bytes(self.further_count(key)) + shared_bytes(self.shared_count(key))
     }
 
     /// The further sockets of a connection.
-    pub(crate) fn further(&self, key: Key) -> &[FurtherSocket] {
+    pub fn further(&self, key: Key) -> &[FurtherSocket] {
         self.further.of(key.index).unwrap_or_default()
     }
 
     /// The places of a connection's further sockets that have something to be read.
-    pub(crate) fn further_ready(&self, key: Key) -> impl Iterator<Item = usize> {
+    pub fn further_ready(&self, key: Key) -> impl Iterator<Item = usize> {
         self.further.ready(key.index)
     }
 
     /// The upstream of what rests on a connection: its further socket at this place, or its only
     /// one.
-    pub(crate) fn upstream_at(&mut self, key: Key, nth: usize) -> Option<BorrowedFd<'_>> {
+    pub fn upstream_at(&mut self, key: Key, nth: usize) -> Option<BorrowedFd<'_>> {
         match self.further.of(key.index) {
             Some(further) => further.get(nth)?.socket.as_ref().map(AsFd::as_fd),
             None => self.slots.slot(key)?.socket(UPSTREAM),
@@ -130,7 +130,7 @@ impl ConnectionTable {
     }
 
     /// Takes one further socket of a connection, and ends its registration. Its place stays.
-    pub(crate) fn take_further_at(&mut self, key: Key, nth: usize) -> Option<OwnedFd> {
+    pub fn take_further_at(&mut self, key: Key, nth: usize) -> Option<OwnedFd> {
         self.further.take_at(key.index, nth, &self.epoll)
     }
 
@@ -138,47 +138,42 @@ impl ConnectionTable {
     ///
     /// # Errors
     /// The socket: there is no such place.
-    pub(crate) fn put_further_at(
-        &mut self,
-        key: Key,
-        nth: usize,
-        socket: OwnedFd,
-    ) -> Result<(), OwnedFd> {
+    pub fn put_further_at(&mut self, key: Key, nth: usize, socket: OwnedFd) -> Result<(), OwnedFd> {
         self.further.put_at(key.index, nth, socket)
     }
 
     /// Forgets that a further socket has something to be read.
-    pub(crate) fn forget_further_ready(&mut self, key: Key, nth: usize) {
+    pub fn forget_further_ready(&mut self, key: Key, nth: usize) {
         self.further.forget_ready(key.index, nth);
     }
 
     /// True if a further socket of a connection has something to be read, or something has come for
     /// a shared stream.
-    pub(crate) fn is_called(&self, key: Key) -> bool {
+    pub fn is_called(&self, key: Key) -> bool {
         self.further.ready(key.index).next().is_some() || self.streams.is_called(key.index)
     }
 
     /// Notes that something has come for a shared stream of a connection. Returns whether it has
     /// some.
-    pub(crate) fn call(&mut self, key: Key) -> bool {
+    pub fn call(&mut self, key: Key) -> bool {
         self.slots.slot(key).is_some() && self.streams.call(key.index)
     }
 
     /// Gives a connection so many shared streams. It has none.
-    pub(crate) fn give_streams(&mut self, key: Key, count: u32, kept: KeptStreams) {
+    pub fn give_streams(&mut self, key: Key, count: u32, kept: KeptStreams) {
         self.streams.insert(key.index, count, kept);
         self.count();
     }
 
     /// Returns the shared streams of a connection.
-    pub(crate) fn kept_streams(&mut self, key: Key) -> Option<&KeptStreams> {
+    pub fn kept_streams(&mut self, key: Key) -> Option<&KeptStreams> {
         // Another connection may be in its slot.
         self.slots.slot(key)?;
         self.streams.kept(key.index)
     }
 
     /// Takes the shared streams of a connection.
-    pub(crate) fn take_streams(&mut self, key: Key) -> Option<KeptStreams> {
+    pub fn take_streams(&mut self, key: Key) -> Option<KeptStreams> {
         // Another connection may be in its slot.
         self.slots.slot(key)?;
         let taken = self.streams.remove(key.index);
@@ -187,13 +182,13 @@ impl ConnectionTable {
     }
 
     /// Gives a connection further sockets. It has none, and no upstream.
-    pub(crate) fn give_further(&mut self, key: Key, sockets: Vec<OwnedFd>) {
+    pub fn give_further(&mut self, key: Key, sockets: Vec<OwnedFd>) {
         self.further.insert(key.index, sockets);
         self.count();
     }
 
     /// Takes the further sockets of a connection, and ends their registrations.
-    pub(crate) fn take_further(&mut self, key: Key) -> Vec<FurtherSocket> {
+    pub fn take_further(&mut self, key: Key) -> Vec<FurtherSocket> {
         // Another connection may be in its slot.
         if self.slots.slot(key).is_none() {
             return Vec::new();
@@ -258,7 +253,7 @@ impl ConnectionTable {
     }
 
     /// The key of the connection in this slot.
-    pub(crate) fn key_at(&self, index: u32) -> Option<Key> {
+    pub fn key_at(&self, index: u32) -> Option<Key> {
         self.slots.key_at(index)
     }
 
@@ -284,7 +279,7 @@ impl ConnectionTable {
 
     /// Adds a connection that was parked elsewhere. Its sockets count as writable until a write
     /// shows otherwise; whether they can be read is reported once they are registered.
-    pub(crate) fn insert_parked(
+    pub fn insert_parked(
         &mut self,
         client: OwnedFd,
         (upstream, further): (Option<OwnedFd>, Vec<OwnedFd>),
@@ -303,7 +298,7 @@ impl ConnectionTable {
 
     /// Removes a connection whose sockets stay open, and ends their registrations: those belong to
     /// the sockets, which another process may have, and would report its events here.
-    pub(crate) fn remove_open(&mut self, key: Key) -> Option<Removed> {
+    pub fn remove_open(&mut self, key: Key) -> Option<Removed> {
         let mut removed = self.remove(key)?;
         let slot = &removed.slot;
         for side in [CLIENT, UPSTREAM] {
@@ -319,7 +314,7 @@ impl ConnectionTable {
     }
 
     /// Returns the time until the connection's deadline.
-    pub(crate) fn due_left(&mut self, key: Key) -> Duration {
+    pub fn due_left(&mut self, key: Key) -> Duration {
         let ticks = self.due(key).saturating_sub(self.wheel.now());
         Duration::from_millis(u64::from(ticks) * TICK_MS)
     }
@@ -346,13 +341,13 @@ impl ConnectionTable {
     }
 
     /// The tick of so long ago.
-    pub(crate) fn tick_before(&self, idle: Duration) -> u32 {
+    pub fn tick_before(&self, idle: Duration) -> u32 {
         let ticks = u32::try_from(idle.as_millis() / u128::from(TICK_MS)).unwrap_or(u32::MAX);
         self.wheel.now().saturating_sub(ticks)
     }
 
     /// Returns the time since a tick.
-    pub(crate) fn since_tick(&self, tick: u32) -> Duration {
+    pub fn since_tick(&self, tick: u32) -> Duration {
         Duration::from_millis(u64::from(self.wheel.now().saturating_sub(tick)) * TICK_MS)
     }
 

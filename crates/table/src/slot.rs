@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::task::Waker;
 
-use crate::ready::{CLIENT, Ready, Side};
-use crate::table::timer_wheel::{Linked, Links};
+use crate::timer_wheel::{Linked, Links};
 use eyelet_memory::budget::ACTIVE_BYTES;
 use eyelet_relay::Relay;
+use eyelet_relay::ready::{CLIENT, Ready, Side};
 use eyelet_telemetry::info::Parked;
 use eyelet_telemetry::listing::Seen;
 
@@ -20,12 +20,12 @@ pub struct Slot {
     /// Reported readiness that is not used up.
     pub ready: Ready,
     /// A bit for each side that is registered in epoll.
-    pub(super) registered: u8,
+    pub(crate) registered: u8,
     /// A bit for each of them that is also registered for writability.
-    pub(super) watched_for_room: u8,
+    pub(crate) watched_for_room: u8,
     /// Sequence number of its newest position in the shed queues. Older positions are stale.
     pub position: u16,
-    pub(super) links: Links,
+    pub(crate) links: Links,
     /// The one who moves its bytes, with its state.
     pub state: SlotState,
 }
@@ -133,7 +133,7 @@ impl SlotState {
 
 impl Slot {
     /// An accepted connection.
-    pub(super) fn accepted(client: OwnedFd, ready: Ready) -> Self {
+    pub(crate) fn accepted(client: OwnedFd, ready: Ready) -> Self {
         Self {
             client,
             upstream: None,

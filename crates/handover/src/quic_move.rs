@@ -7,10 +7,10 @@ use std::sync::Arc;
 use eyelet_flows::moving::MovingFlow;
 use eyelet_telemetry::info::ConnectionInfo;
 
-use crate::worker::flow_state::guard::DatagramGuard;
+use crate::guard::DatagramGuard;
 
 /// A flow that moves.
-pub(crate) struct QuicMove {
+pub struct QuicMove {
     /// The cookie of the listening socket that its client has asked.
     pub via: u64,
     pub info: ConnectionInfo,
@@ -20,7 +20,7 @@ pub(crate) struct QuicMove {
 }
 
 /// The state of one of its addresses.
-pub(crate) struct MovingPassage {
+pub struct MovingPassage {
     pub socket: Arc<OwnedFd>,
     pub to: SocketAddr,
     pub guard: MovingGuard,
@@ -28,7 +28,7 @@ pub(crate) struct MovingPassage {
 }
 
 /// The check of a client's datagrams.
-pub(crate) enum MovingGuard {
+pub enum MovingGuard {
     /// None: no hello can be read, and the rules have asked for none.
     Free,
     /// Nothing passes any more that may have a hello.

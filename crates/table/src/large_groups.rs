@@ -15,7 +15,7 @@ const STAYS: Duration = Duration::from_secs(60);
 
 /// Connections of groups that are too large.
 #[derive(Default)]
-pub(crate) struct LargeGroups {
+pub struct LargeGroups {
     keys: HashSet<Key, RandomState>,
     /// The time at which all were forgotten last.
     since: Option<Instant>,

@@ -11,7 +11,7 @@ use eyelet_memory::slab::Key;
 use eyelet_sys::epoll::Epoll;
 use eyelet_sys::memory::blocks::{LongBox, LongLived, LongVec};
 
-use crate::ready::{SIDES, Side, Token};
+use eyelet_relay::ready::{SIDES, Side, Token};
 
 /// A further socket. Its place among those of its connection is all that names it.
 #[derive(Debug, Default)]
@@ -30,36 +30,36 @@ const _: () = assert!(size_of::<FurtherSocket>() == 8);
 const ENTRY_BYTES: usize = 2 * (size_of::<(u32, LongBox<[FurtherSocket]>)>() + 1);
 
 /// Bytes that so many further sockets of one connection take.
-pub(crate) fn further_bytes(count: usize) -> usize {
+pub fn further_bytes(count: usize) -> usize {
     if count == 0 { 0 } else { ENTRY_BYTES + count * size_of::<FurtherSocket>() }
 }
 
 /// The further sockets of a worker's connections, by the indexes of their slots.
 #[derive(Default)]
-pub(super) struct FurtherSockets {
+pub(crate) struct FurtherSockets {
     all: HashMap<u32, LongBox<[FurtherSocket]>, RandomState>,
     /// The sum of [`further_bytes`].
     bytes: usize,
 }
 
 impl FurtherSockets {
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Sockets of a slot.
-    pub(super) fn count(&self, index: u32) -> usize {
+    pub(crate) fn count(&self, index: u32) -> usize {
         self.of(index).map_or(0, <[FurtherSocket]>::len)
     }
 
     /// The places of those that epoll has reported.
-    pub(super) fn ready(&self, index: u32) -> impl Iterator<Item = usize> {
+    pub(crate) fn ready(&self, index: u32) -> impl Iterator<Item = usize> {
         let sockets = self.of(index).unwrap_or_default().iter().enumerate();
         sockets.filter(|(_, socket)| socket.ready != 0).map(|(nth, _)| nth)
     }
 
     /// Takes one, and ends its registration. Its place stays.
-    pub(super) fn take_at(&mut self, index: u32, nth: usize, epoll: &Epoll) -> Option<OwnedFd> {
+    pub(crate) fn take_at(&mut self, index: u32, nth: usize, epoll: &Epoll) -> Option<OwnedFd> {
         let place = self.all.get_mut(&index)?.get_mut(nth)?;
         unregister(std::slice::from_mut(place), epoll);
         place.ready = 0;
@@ -67,7 +67,7 @@ impl FurtherSockets {
     }
 
     /// Puts one, which is registered nowhere, at a place that is free.
-    pub(super) fn put_at(
+    pub(crate) fn put_at(
         &mut self,
         index: u32,
         nth: usize,
@@ -82,13 +82,13 @@ impl FurtherSockets {
     }
 
     /// Forgets what epoll has reported of one. Its registration stays.
-    pub(super) fn forget_ready(&mut self, index: u32, nth: usize) {
+    pub(crate) fn forget_ready(&mut self, index: u32, nth: usize) {
         if let Some(place) = self.all.get_mut(&index).and_then(|all| all.get_mut(nth)) {
             place.ready = 0;
         }
     }
 
-    pub(super) fn of(&self, index: u32) -> Option<&[FurtherSocket]> {
+    pub(crate) fn of(&self, index: u32) -> Option<&[FurtherSocket]> {
         // Most workers have none, and each connection that ends comes here.
         if self.all.is_empty() {
             return None;
@@ -96,8 +96,8 @@ impl FurtherSockets {
         self.all.get(&index).map(|sockets| &**sockets)
     }
 
-    /// Adds the sockets of a slot that has none: [`crate::ready::FURTHER_MAX`] at most.
-    pub(super) fn insert(&mut self, index: u32, sockets: Vec<OwnedFd>) {
+    /// Adds the sockets of a slot that has none: [`eyelet_relay::ready::FURTHER_MAX`] at most.
+    pub(crate) fn insert(&mut self, index: u32, sockets: Vec<OwnedFd>) {
         if sockets.is_empty() {
             return;
         }
@@ -109,7 +109,7 @@ impl FurtherSockets {
     }
 
     /// Takes the sockets of a slot. They stay registered.
-    pub(super) fn remove(&mut self, index: u32) -> Vec<FurtherSocket> {
+    pub(crate) fn remove(&mut self, index: u32) -> Vec<FurtherSocket> {
         if self.all.is_empty() {
             return Vec::new();
         }
@@ -125,7 +125,7 @@ impl FurtherSockets {
     }
 
     /// Notes an event. One of a socket that was taken is for nobody.
-    pub(super) fn note(&mut self, index: u32, side: Side, bits: u8) {
+    pub(crate) fn note(&mut self, index: u32, side: Side, bits: u8) {
         let nth = usize::from(side.saturating_sub(SIDES));
         let place = self.all.get_mut(&index).and_then(|all| all.get_mut(nth));
         if let Some(place) = place.filter(|place| place.socket.is_some()) {
@@ -135,7 +135,7 @@ impl FurtherSockets {
 
     /// Registers those of a connection that are not. Nothing is written to them, so only what can
     /// be read is reported.
-    pub(super) fn register(&mut self, key: Key, epoll: &Epoll) -> io::Result<()> {
+    pub(crate) fn register(&mut self, key: Key, epoll: &Epoll) -> io::Result<()> {
         if self.all.is_empty() {
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl FurtherSockets {
 }
 
 /// Ends the registrations of sockets that stay open.
-pub(super) fn unregister(sockets: &mut [FurtherSocket], epoll: &Epoll) {
+pub(crate) fn unregister(sockets: &mut [FurtherSocket], epoll: &Epoll) {
     for further in sockets {
         if std::mem::take(&mut further.is_registered)
             && let Some(socket) = &further.socket

@@ -5,11 +5,11 @@ use std::task::{Context, Waker};
 
 use eyelet_memory::slab::Key;
 
-use crate::table::Waits;
+use crate::Waits;
 
 /// The connections, by when they are resumed.
 #[derive(Default)]
-pub(crate) struct RunQueue {
+pub struct RunQueue {
     /// In this iteration, behind all that only moves bytes: their futures are in their slots, and
     /// their wait is over.
     pub ready: RefCell<Vec<Key>>,

@@ -15,7 +15,7 @@ const LISTED_MIN: usize = 64;
 /// included that have ended since then, or [`LISTED_MIN`]. A waker takes 16 bytes, and the least of
 /// these tasks counts 8 KiB in the budget while it lives.
 #[derive(Default)]
-pub(crate) struct MemoryWait {
+pub struct MemoryWait {
     tasks: RefCell<Vec<Waker>>,
     /// The number of them when repeated ones were last removed.
     distinct: Cell<usize>,
@@ -23,7 +23,7 @@ pub(crate) struct MemoryWait {
 
 impl MemoryWait {
     /// Adds a task. It is woken in the order of the first call.
-    pub(crate) fn add(&self, task: &Waker) {
+    pub fn add(&self, task: &Waker) {
         let tasks = &mut *self.tasks.borrow_mut();
         if tasks.last().is_some_and(|last| last.will_wake(task)) {
             return;
@@ -37,7 +37,7 @@ impl MemoryWait {
     }
 
     /// Wakes them all.
-    pub(crate) fn wake_all(&self) {
+    pub fn wake_all(&self) {
         self.distinct.set(0);
         let tasks = self.tasks.take();
         tasks.into_iter().for_each(Waker::wake);

@@ -13,17 +13,17 @@ pub const STALE_MAX: usize = 1024;
 /// stale: its age counts from when it last came.
 #[derive(Clone, Copy)]
 pub struct ShedPosition {
-    pub(crate) key: Key,
+    pub key: Key,
     /// [`Slot::position`] as it was then.
-    pub(crate) position: u16,
+    pub position: u16,
 }
 
 /// A shed queue, oldest first. Some positions are stale.
 #[derive(Default)]
 pub struct ShedQueue {
-    pub(crate) positions: RefCell<VecDeque<ShedPosition>>,
+    pub positions: RefCell<VecDeque<ShedPosition>>,
     /// Positions that were left when it was last tidied.
-    pub(crate) kept: Cell<usize>,
+    pub kept: Cell<usize>,
 }
 
 /// Puts a connection at the end of a queue.
@@ -34,10 +34,10 @@ pub fn queue(queue: &ShedQueue, key: Key, position: &mut u16) {
 
 /// A parked connection that holds nothing for a peer, as the search for such ones has found it.
 pub struct IdlePosition {
-    pub(crate) key: Key,
+    pub key: Key,
     /// Its deadline then: one that moved meanwhile was not idle.
-    pub(crate) due: u32,
-    pub(crate) kind: IdleKind,
+    pub due: u32,
+    pub kind: IdleKind,
 }
 
 /// Those of the first kind end first.
@@ -54,15 +54,15 @@ pub enum IdleKind {
 
 /// A parked connection that holds bytes for a peer.
 pub struct Holder {
-    pub(crate) key: Key,
+    pub key: Key,
     /// The tick since which it did, when it was queued. Later if the peer took them meanwhile.
-    pub(crate) since: u32,
+    pub since: u32,
 }
 
 /// Parked connections that hold bytes for a peer, longest first. Some positions are stale.
 #[derive(Default)]
 pub struct Holders {
-    pub(crate) positions: VecDeque<Holder>,
+    pub positions: VecDeque<Holder>,
     /// The number of holders when it was last tidied.
     kept: usize,
 }
@@ -70,7 +70,7 @@ pub struct Holders {
 impl Holders {
     /// Once the queue has doubled, keeps only those for which `holds` is true. Each is so looked at
     /// twice at most, and the queue is never longer than twice the holders, or [`STALE_MAX`].
-    pub(crate) fn tidy(&mut self, holds: impl FnMut(&Holder) -> bool) {
+    pub fn tidy(&mut self, holds: impl FnMut(&Holder) -> bool) {
         self.kept = self.kept.min(self.positions.len());
         if self.positions.len() >= STALE_MAX.max(2 * self.kept) {
             self.positions.retain(holds);

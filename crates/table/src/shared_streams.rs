@@ -20,27 +20,27 @@ struct Entry {
 }
 
 /// Bytes of one connection's entry, where the map is half full.
-pub(crate) const SHARED_BYTES: usize = 2 * (size_of::<(u32, Entry)>() + 1);
+pub const SHARED_BYTES: usize = 2 * (size_of::<(u32, Entry)>() + 1);
 
 /// Bytes that so many streams of one connection take, here and where they count themselves.
-pub(crate) fn shared_bytes(count: usize) -> usize {
+pub fn shared_bytes(count: usize) -> usize {
     if count == 0 { 0 } else { SHARED_BYTES + count * UPSTREAM_RESTING_BYTES }
 }
 
 /// The streams of a worker's parked connections, by the indexes of their slots.
 #[derive(Default)]
-pub(super) struct SharedStreams {
+pub(crate) struct SharedStreams {
     all: HashMap<u32, Entry, RandomState>,
 }
 
 impl SharedStreams {
     /// Bytes of all entries. The streams count themselves.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.all.len() * SHARED_BYTES
     }
 
     /// Streams of a slot.
-    pub(super) fn count(&self, index: u32) -> usize {
+    pub(crate) fn count(&self, index: u32) -> usize {
         // Most workers have none, and each connection that ends comes here.
         if self.all.is_empty() {
             return 0;
@@ -49,27 +49,27 @@ impl SharedStreams {
     }
 
     /// True if something has come for one of them.
-    pub(super) fn is_called(&self, index: u32) -> bool {
+    pub(crate) fn is_called(&self, index: u32) -> bool {
         !self.all.is_empty() && self.all.get(&index).is_some_and(|entry| entry.is_called)
     }
 
     /// Notes that something has come for one of a slot's. Returns whether it has some.
-    pub(super) fn call(&mut self, index: u32) -> bool {
+    pub(crate) fn call(&mut self, index: u32) -> bool {
         self.all.get_mut(&index).map(|entry| entry.is_called = true).is_some()
     }
 
     /// Adds those of a slot that has none.
-    pub(super) fn insert(&mut self, index: u32, count: u32, kept: KeptStreams) {
+    pub(crate) fn insert(&mut self, index: u32, count: u32, kept: KeptStreams) {
         self.all.insert(index, Entry { count, is_called: false, kept });
     }
 
     /// Returns those of a slot, as the program keeps them.
-    pub(super) fn kept(&self, index: u32) -> Option<&KeptStreams> {
+    pub(crate) fn kept(&self, index: u32) -> Option<&KeptStreams> {
         self.all.get(&index).map(|entry| &entry.kept)
     }
 
     /// Takes those of a slot.
-    pub(super) fn remove(&mut self, index: u32) -> Option<KeptStreams> {
+    pub(crate) fn remove(&mut self, index: u32) -> Option<KeptStreams> {
         if self.all.is_empty() {
             return None;
         }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use eyelet_sys::epoll::ENDED;
 
-use crate::ready::{READ, WRITE};
+use eyelet_relay::ready::{READ, WRITE};
 
 /// Readiness of a socket that belongs to no slot, and the one task that waits for it.
 pub struct SharedSocket {
@@ -15,12 +15,12 @@ pub struct SharedSocket {
 
 impl SharedSocket {
     /// A connected socket is writable; if it is not, the first write shows it.
-    pub(super) fn connected() -> Self {
+    pub(crate) fn connected() -> Self {
         Self { ready: Cell::new(WRITE), waker: Cell::default() }
     }
 
     /// Notes an event. Returns the waker of the task that waits for it.
-    pub(super) fn note(&self, bits: u8) -> Option<Waker> {
+    pub(crate) fn note(&self, bits: u8) -> Option<Waker> {
         self.ready.update(|ready| ready | bits);
         self.waker.take()
     }

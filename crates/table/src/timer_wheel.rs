@@ -5,14 +5,6 @@ use eyelet_memory::slab::Slab;
 
 /// One step of the wheel. Deadlines are up to this much late, never early.
 pub const TICK_MS: u64 = 100;
-/// The tick at which a worker starts: eleven days. A connection may have been idle for longer than
-/// its worker has run, if it comes from another process or an exchange in it rests, and that time
-/// is a tick, too.
-#[cfg(not(test))]
-pub const FIRST_TICK: u32 = 11 * 24 * 3600 * 10;
-/// Tests count from 0.
-#[cfg(test)]
-pub const FIRST_TICK: u32 = 0;
 const _: () = assert!(TICK_MS == 100);
 
 /// Buckets: 51.2 s ahead. A later deadline waits in the last bucket and is linked again when that

@@ -14,9 +14,8 @@ use eyelet_telemetry::export::{InfoFault, InfoV1};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::departure::FlowBatch;
-use crate::worker::flow_state::guard::DatagramGuard;
-use crate::worker::flow_state::quic_move::{MovingGuard, MovingPassage, QuicMove};
+use crate::guard::DatagramGuard;
+use crate::quic_move::{MovingGuard, MovingPassage, QuicMove};
 
 /// The version of a message of flows.
 pub const VERSION_FLOWS: u16 = 11;
@@ -71,6 +70,15 @@ impl From<postcard::Error> for FlowImportError {
     }
 }
 
+/// Flows of QUIC on their way to another process: one message. They wait for no answer, because the
+/// worker keeps them until the other process needs this one no more.
+pub struct FlowBatch {
+    /// The message.
+    pub body: Vec<u8>,
+    /// Its sockets.
+    pub sockets: Vec<Arc<OwnedFd>>,
+}
+
 /// Flows of one listening socket.
 #[derive(Deserialize, Serialize)]
 struct QuicFlowsV11<'a> {
@@ -120,7 +128,7 @@ enum GuardV11<'a> {
 }
 
 /// The bytes that a flow takes here, and in a message, about.
-pub(super) fn flow_bytes(moving: &QuicMove) -> usize {
+pub fn flow_bytes(moving: &QuicMove) -> usize {
     let guards = moving.flow.addresses.iter().map(|address| match &address.payload.guard {
         MovingGuard::Reads(_, form) => form.len(),
         MovingGuard::Free | MovingGuard::HelloIsOver => 0,
@@ -129,7 +137,7 @@ pub(super) fn flow_bytes(moving: &QuicMove) -> usize {
 }
 
 /// The message of these flows, which are of one listening socket. `None`: there are none.
-pub(super) fn encode(moving: &[QuicMove], now_ms: u64) -> Option<FlowBatch> {
+pub fn encode(moving: &[QuicMove], now_ms: u64) -> Option<FlowBatch> {
     let via = moving.first()?.via;
     let flows = moving.iter().map(|moving| QuicFlowV11::new(moving, now_ms)).collect();
     let bytes = VERSION_FLOWS.to_be_bytes().to_vec();
@@ -157,7 +165,7 @@ fn versioned(body: &[u8]) -> Result<&[u8], FlowImportError> {
 }
 
 /// The flows of a message and its sockets. `import` reads the form of a guard.
-pub(super) fn decode(
+pub fn decode(
     body: &[u8],
     sockets: Vec<OwnedFd>,
     now_ms: u64,

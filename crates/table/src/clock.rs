@@ -82,12 +82,12 @@ impl Clock {
     }
 
     /// An iteration begins, and has a time of its own.
-    pub(crate) fn begin_iteration(&self) {
+    pub fn begin_iteration(&self) {
         self.iteration.set(Iteration::Unread);
     }
 
     /// It is over: tasks run, each for as long as it likes.
-    pub(crate) fn end_iteration(&self) {
+    pub fn end_iteration(&self) {
         self.iteration.set(Iteration::None);
     }
 

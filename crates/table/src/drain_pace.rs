@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::table::timer_wheel::TICK_MS;
+use crate::timer_wheel::TICK_MS;
 
 /// A worker ends at least so many idle connections a second, so that an edge with few of them stops
 /// fast. Fewer clients than these do not hurt anybody when they come back.

@@ -1,0 +1,148 @@
+//! Wildcards from a real ACME server: validated by a DNS record that stays (DNS-PERSIST-01), or by
+//! one that the operator's command makes (DNS-01).
+
+use crate::acme::{HANDSHAKE_FAILURE, World, open};
+use crate::support::client::alert_in;
+use crate::support::dns::Says;
+use crate::support::{Edge, Said, edge, need, output, until};
+
+const RULE: &str = "sni = \"*.app.test\"";
+const RECORD: &str = "_validation-persist.app.test";
+const CHALLENGE: &str = "_acme-challenge.app.test";
+
+/// A world whose CA has a name in DNS records.
+fn world() -> World {
+    World::with("\"caaIdentities\": [\"pebble.test\", \"old.pebble.test\"],")
+}
+
+/// The end of a configuration: the folder, more keys of [acme], and the tests' DNS server.
+fn ends(world: &World, more: &str) -> String {
+    format!("folder = \"acme\"\n{more}\n[dns]\nservers = \"{}\"\n", world.dns.address)
+}
+
+fn eyelet(world: &World, words: &[&str], file: &std::path::Path) -> Said {
+    output(edge::eyelet(&world.pki.folder).args(words).arg(file))
+}
+
+#[test]
+fn a_wildcard_is_issued_once_its_persistent_record_is_there() {
+    if !need("pebble") {
+        return;
+    }
+    let world = world();
+    let config = world.config(world.tls, RULE, &ends(&world, ""));
+    let file = edge::write(&world.pki.folder, &config);
+    let said = eyelet(&world, &["check"], &file);
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
+    assert!(said.text.contains(": *.app.test by the challenge DNS-PERSIST-01, with a"), "{said:?}");
+    let (edge, file) = world.edge_with_file(world.tls, RULE, &ends(&world, ""));
+    edge.wait_log("*.app.test: the DNS record for DNS-PERSIST-01 does not let it order: it is");
+    let account = world.account()["id"].as_str().unwrap().to_owned();
+    let value = format!("pebble.test; accounturi={account}; policy=wildcard");
+    let line = format!("{RECORD}. 3600 IN TXT \"{value}\"");
+    let log = edge.log();
+    assert!(log.contains(&format!("it is missing: make the DNS record `{line}`")), "{log}");
+    let said = eyelet(&world, &["acme", "record"], &file);
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
+    assert!(said.text.contains(&format!("{line} ; it is missing\n")), "{said:?}");
+    assert_eq!(world.pebble.ordered(), 0, "the server was not asked in vain");
+    let roots = world.pebble.roots(&world.pki);
+    let error = open(&roots, world.tls, "one.app.test").unwrap_err();
+    assert_eq!(alert_in(&error), Some(HANDSHAKE_FAILURE));
+
+    // A record of another CA, and one for another account, do not help.
+    let other = format!("pebble.test; accounturi={account}0; policy=wildcard");
+    world.dns.says(RECORD, Says::Texts(vec!["ca.test; policy=wildcard".into(), other]));
+    let told = || {
+        let said = eyelet(&world, &["acme", "record"], &file);
+        said.text.contains("; it is for another account").then_some(())
+    };
+    until("the other account's record", told);
+    let texts = vec!["ca.test; policy=wildcard".into(), value];
+    world.dns.says(RECORD, Says::Texts(texts));
+    world.wait(world.tls, "one.app.test");
+    world.wait(world.tls, "two.app.test");
+    world.pebble.has_issued(1);
+    assert_eq!(world.pebble.ordered(), 1, "{}", world.pebble.log());
+    let said = eyelet(&world, &["acme", "record"], &file);
+    assert!(said.text.contains("; it is there\n"), "{said:?}");
+    // One label only.
+    let error = open(&roots, world.tls, "deep.one.app.test").unwrap_err();
+    assert_eq!(alert_in(&error), Some(HANDSHAKE_FAILURE));
+    edge.line("the deep name", |line| {
+        line["reason"] == "no certificate: a wildcard's covers one label only"
+    });
+    drop(edge);
+    let (edge, _) = world.edge_with_file(world.tls, RULE, &ends(&world, ""));
+    world.wait(world.tls, "three.app.test");
+    world.pebble.has_issued(1);
+    drop(edge);
+}
+
+#[test]
+fn no_record_is_printed_where_none_is_needed() {
+    if !need("pebble") {
+        return;
+    }
+    let world = world();
+    let more = ends(&world, "");
+    let (edge, file) = world.edge_with_file(world.tls, "sni = \"app.test\"", &more);
+    let said = eyelet(&world, &["acme", "record"], &file);
+    assert_eq!(said.status.code(), Some(1), "{said:?}");
+    assert!(said.text.contains("no rule orders a wildcard: no DNS record is needed"), "{said:?}");
+    drop(edge);
+    let said = eyelet(&world, &["acme", "record"], &file);
+    assert!(said.text.contains("no process of this user serves"), "{said:?}");
+}
+
+/// The hook writes what it is told into files, which the DNS server of this test then says.
+#[test]
+fn a_hook_makes_and_removes_the_record_of_an_order() {
+    if !need("pebble") {
+        return;
+    }
+    let world = world();
+    let script = "#!/bin/sh\n\
+         echo \"$1 $EYELET_ACME_ACTION $EYELET_ACME_NAME $EYELET_ACME_VALUE\" >>said\n\
+         test \"$EYELET_ACME_ACTION\" = unset || while ! test -e served; do sleep 0.1; done\n";
+    let hook = world.pki.folder.write_program("hook", script);
+    let more = format!("dns_hook = [\"{}\", \"zone-1\"]", hook.display());
+    let rule = RULE;
+    let config = world.config(world.tls, rule, &ends(&world, &more));
+    let file = edge::write(&world.pki.folder, &config);
+    let said = eyelet(&world, &["check"], &file);
+    let expected = format!("*.app.test by the challenge DNS-01: {} makes", hook.display());
+    assert!(said.status.success() && said.text.contains(&expected), "{said:?}");
+    let edge = Edge::start_whole(&world.pki.folder, &config, |command| {
+        command.current_dir(world.pki.folder.path());
+    });
+    let said = world.pki.file("said");
+    let line = until("the hook", || {
+        std::fs::read_to_string(&said).ok().filter(|text| text.ends_with('\n'))
+    });
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(words[..3], ["zone-1", "set", CHALLENGE], "{line}");
+    world.dns.says(CHALLENGE, Says::Texts(vec![words[3].to_owned()]));
+    world.pki.folder.write("served", "");
+    world.wait(world.tls, "one.app.test");
+    let removed = format!("zone-1 unset {CHALLENGE} {}\n", words[3]);
+    until("the removal", || {
+        std::fs::read_to_string(&said).unwrap().ends_with(&removed).then_some(())
+    });
+    world.pebble.has_issued(1);
+    drop(edge);
+}
+
+#[test]
+fn a_hook_that_fails_is_logged_with_its_output() {
+    if !need("pebble") {
+        return;
+    }
+    let world = world();
+    let hook = world.pki.folder.write_program("hook", "#!/bin/sh\necho no token >&2\nexit 7\n");
+    let more = format!("dns_hook = \"{}\"", hook.display());
+    let edge = world.start(&world.config(world.tls, RULE, &ends(&world, &more)));
+    edge.wait_log("hook (set) has failed: exit status: 7: no token: mend the command `dns_hook`");
+    assert_eq!(world.pebble.issued(), 0);
+    drop(edge);
+}
