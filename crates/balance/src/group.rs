@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use eyelet_config::{TerminateUpstream, UpstreamCheck};
+use eyelet_config::{Host, HostPort, TerminateUpstream, UpstreamCheck};
+use eyelet_telemetry::info::UpstreamName;
 use eyelet_telemetry::upstream::UpstreamCounters;
 
 use crate::choice::{Choice, choose};
@@ -65,6 +66,16 @@ impl Group {
         order.into_iter().map(|index| addresses[index].address).collect()
     }
 
+    /// The member that another process dialled at this address. `None`: none is known to have it.
+    pub fn dialled_at(&self, dialled: &UpstreamName) -> Option<&Arc<Member>> {
+        let known = self.members.iter().find(|member| member.has(dialled));
+        known.or_else(|| {
+            // No name is resolved yet. Of several names it might be any.
+            let mut named = self.members.iter().filter(|member| member.may_have(dialled));
+            named.next().filter(|_| named.next().is_none())
+        })
+    }
+
     fn choice(&self, client: IpAddr, now_ms: u64) -> Choice {
         let client = self.by_client.then_some(client);
         Choice { client, now_ms, random: mix(self.choices.fetch_add(1, Relaxed)) }
@@ -111,6 +122,9 @@ pub struct Member {
     addresses: Mutex<Vec<Arc<Address>>>,
 }
 
+/// Addresses of a name that are known: `resolve` keeps as many.
+const ADDRESSES_MAX: usize = 64;
+
 /// An address of a member's name.
 #[derive(Debug)]
 struct Address {
@@ -137,6 +151,47 @@ impl Member {
         [self.health.counters.clone()].into_iter().chain(of_address).collect()
     }
 
+    /// Returns the counters of a connection that another process has dialled, perhaps from `source`
+    /// if that is one of the addresses that this member is dialled from.
+    pub fn counters_of_moved(
+        &self,
+        dialled: &UpstreamName,
+        source: Option<IpAddr>,
+    ) -> Vec<Arc<UpstreamCounters>> {
+        let UpstreamName::Address(address) = dialled else { return self.counters(None) };
+        if self.upstream.is_named() {
+            let mut known = self.addresses.lock();
+            let is_known = known.iter().any(|known| known.address == *address);
+            if !is_known && known.len() < ADDRESSES_MAX {
+                known.push(self.found(*address));
+            }
+        }
+        let source = source.and_then(|source| self.sources.counters(*address, source));
+        source.into_iter().chain(self.counters(Some(*address))).collect()
+    }
+
+    /// True if this address is known to be its own.
+    fn has(&self, dialled: &UpstreamName) -> bool {
+        let host_port = self.upstream.host_port();
+        match dialled {
+            UpstreamName::Name(name) => host_port.is_none() && *self.health.name == **name,
+            UpstreamName::Address(address) => match host_port {
+                Some(HostPort { host: Host::Ip(ip), port }) => {
+                    *address == SocketAddr::new(*ip, *port)
+                }
+                Some(_) => self.address(*address).is_some(),
+                None => false,
+            },
+        }
+    }
+
+    /// True if its name may have this address.
+    fn may_have(&self, dialled: &UpstreamName) -> bool {
+        let UpstreamName::Address(address) = dialled else { return false };
+        let host_port = self.upstream.host_port();
+        self.upstream.is_named() && host_port.is_some_and(|to| to.port == address.port())
+    }
+
     /// Returns the counters of a connection to one of several addresses.
     pub fn address_counters(&self, address: SocketAddr) -> Option<Arc<UpstreamCounters>> {
         Some(self.address(address)?.health.counters.clone())
@@ -160,16 +215,18 @@ impl Member {
         self.addresses.lock().iter().find(|known| known.address == address).cloned()
     }
 
+    fn found(&self, address: SocketAddr) -> Arc<Address> {
+        let name = format!("{} at {address}", self.health.name);
+        Arc::new(Address { address, health: Health::new(name, false) })
+    }
+
     /// The addresses that were found now. Those found before keep their health.
     fn addresses(&self, found: &[SocketAddr]) -> Vec<Arc<Address>> {
         let mut known = self.addresses.lock();
         if !known.iter().map(|known| &known.address).eq(found) {
             let of = |address: &SocketAddr| {
                 let before = known.iter().find(|known| known.address == *address).cloned();
-                before.unwrap_or_else(|| {
-                    let name = format!("{} at {address}", self.health.name);
-                    Arc::new(Address { address: *address, health: Health::new(name, false) })
-                })
+                before.unwrap_or_else(|| self.found(*address))
             };
             *known = found.iter().map(of).collect();
         }
@@ -188,8 +245,6 @@ fn name(upstream: &TerminateUpstream) -> String {
 
 #[cfg(test)]
 mod tests {
-    use eyelet_config::{Host, HostPort};
-
     use super::*;
 
     fn group() -> Group {
@@ -226,6 +281,36 @@ mod tests {
         let other = addresses([2, 4]);
         assert_eq!(group.order(member, &other, client, 1_000), addresses([4, 2]), "it is kept");
         assert_eq!(group.choose(client, 1, Tried::default()), Some(0));
+    }
+
+    #[test]
+    fn what_another_process_dialled_counts_at_its_member() {
+        let member = |host, port| {
+            let upstream = TerminateUpstream::Tcp(HostPort { host, port });
+            Arc::new(Member::new(upstream, None, false, SourceAddresses::new(&[], 0)))
+        };
+        let named = |name: &str, port| member(Host::Name(name.into()), port);
+        let ip = |last| member(Host::Ip(IpAddr::from([192, 0, 2, last])), 80);
+        let [one, two] = [80, 81].map(|port| named("app.example", port));
+        let members = [ip(1), ip(2), one, two, named("other.example", 81)];
+        let group = Group::new(members.into(), false);
+        for (last, port, expected) in [
+            (1, 80, Some(0)),
+            (2, 80, Some(1)),
+            (3, 80, Some(2)),
+            // Either name may have it.
+            (3, 81, None),
+            (1, 82, None),
+        ] {
+            let dialled = UpstreamName::Address(([192, 0, 2, last], port).into());
+            let found = group.dialled_at(&dialled);
+            let expected = expected.map(|index: usize| &group.members[index]);
+            assert_eq!(found.map(Arc::as_ptr), expected.map(Arc::as_ptr), "{last} {port}");
+            let counters = found.map_or(0, |found| found.counters_of_moved(&dialled, None).len());
+            // That of the name, and that of its address.
+            let counted = expected.map_or(0, |member| 1 + usize::from(member.upstream.is_named()));
+            assert_eq!(counters, counted, "{last} {port}");
+        }
     }
 
     #[test]

@@ -145,6 +145,16 @@ impl SourceAddresses {
         each.filter(|of| of.source.is_ipv4() == of.upstream.is_ipv4()).collect()
     }
 
+    /// The counters of a connection from this address. `None`: it is not among them.
+    pub(crate) fn counters(
+        &self,
+        upstream: SocketAddr,
+        source: IpAddr,
+    ) -> Option<Arc<UpstreamCounters>> {
+        let index = self.addresses.iter().position(|address| address.ip == source)?;
+        Some(self.uses(upstream).get(index)?.counters.clone())
+    }
+
     fn uses(&self, upstream: SocketAddr) -> Arc<[PortUse]> {
         let mut known = self.by_upstream.lock();
         if let Some(uses) = known.get(&upstream) {

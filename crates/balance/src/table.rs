@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use eyelet_config::{
-    Action, Balance, Config, Originate, SpliceUpstream, TerminateUpstream, UpstreamCheck,
+    Action, Balance, Config, Originate, RuleList, SpliceUpstream, TerminateUpstream, UpstreamCheck,
 };
 
 use crate::group::{Group, Member};
@@ -21,6 +21,8 @@ type Key = (TerminateUpstream, Option<UpstreamCheck>, bool, Vec<IpAddr>);
 pub struct Table {
     /// By the index of their rule.
     groups: HashMap<u32, Arc<Group>>,
+    /// Rules that have one, in the order of their names.
+    by_name: OnceLock<Box<[u32]>>,
     members: HashMap<Key, Arc<Member>>,
     /// Local ports of the host for one source and one destination.
     ports: usize,
@@ -47,6 +49,26 @@ impl Table {
     pub fn of(&self, rule: u32) -> Option<&Arc<Group>> {
         // Most configurations have no group at all.
         if self.groups.is_empty() { None } else { self.groups.get(&rule) }
+    }
+
+    /// The group of the rule that another process called so, and counted as this one: of a rule
+    /// of this name among `rules`, which are those that the table was made of.
+    pub fn called(&self, rules: &RuleList, (rule, name): (u32, &str)) -> Option<&Arc<Group>> {
+        let name_of = |rule: u32| rules.get(rule as usize).map_or("", |rule| rule.name);
+        if self.groups.is_empty() {
+            return None;
+        }
+        // Mostly the file has not changed.
+        if name_of(rule) == name {
+            return self.groups.get(&rule);
+        }
+        let by_name = self.by_name.get_or_init(|| {
+            let mut rules: Box<[u32]> = self.groups.keys().copied().collect();
+            rules.sort_by_key(|rule| name_of(*rule));
+            rules
+        });
+        let found = by_name.binary_search_by(|known| name_of(*known).cmp(name)).ok()?;
+        self.groups.get(&by_name[found])
     }
 
     /// The upstreams that are checked.
@@ -158,5 +180,28 @@ mod tests {
         let (Some(before), Some(after)) = (before, after) else { unreachable!() };
         assert!(Arc::ptr_eq(&before.members[1], &after.members[0]), "192.0.2.2 stays");
         assert_eq!(next.of(0).is_none(), next.checked().next().is_none());
+    }
+
+    #[test]
+    fn a_rule_that_has_another_place_now_is_found_by_its_name() {
+        let two = |name: &str| {
+            let upstream = format!("upstream = [\"192.0.2.1:1\", \"{name}.example:1\"]");
+            format!("name = \"{name}\"\nsni = \"{name}\"\n{upstream}")
+        };
+        let one = "name = \"one\"\nsni = \"one\"\nupstream = \"192.0.2.1:1\"";
+        let config = config(&[&two("b"), one, &two("a"), &two("c")]);
+        let table = Table::new(&config, 10, None);
+        for (rule, name, expected) in [
+            (0, "b", Some(0)),
+            (0, "a", Some(2)),
+            (7, "c", Some(3)),
+            (1, "one", None),
+            (0, "one", None),
+            (0, "d", None),
+        ] {
+            let found = table.called(&config.rules, (rule, name)).map(Arc::as_ptr);
+            let expected = expected.and_then(|rule| table.of(rule)).map(Arc::as_ptr);
+            assert_eq!(found, expected, "{rule} {name}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use eyelet_admin::{
 };
 use eyelet_config::{Access, AdminSettings, LogFormat, RuleRef};
 use eyelet_engine::listing::Connections;
+use eyelet_engine::moving::batch::CONNECTION_DESCRIPTORS;
 use eyelet_hold::Which;
 use eyelet_telemetry::counters;
 use eyelet_telemetry::held::HeldBy;
@@ -321,6 +322,7 @@ impl EdgeAnswers {
         let addresses = addresses.iter().flat_map(|all| all.iter());
         let addresses: Vec<String> = addresses.map(|one| one.address.to_string()).collect();
         let (settings, limits) = (&snapshot.settings, &snapshot.config.limits);
+        let with_upstream = settings.descriptors_max / CONNECTION_DESCRIPTORS;
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -344,6 +346,7 @@ impl EdgeAnswers {
             },
             "limits": {
                 "connections_max": settings.connections_max,
+                "connections_with_upstream_max": with_upstream.min(settings.connections_max),
                 "descriptors_max": settings.descriptors_max,
                 "memory_max": limits.memory_max,
                 "idle_timeout_seconds": settings.idle_timeout.as_secs_f64(),
@@ -412,6 +415,16 @@ fn write_upstreams(metrics: &mut Metrics, snapshot: &Snapshot) {
     let all = members.members().map(|member| (&*member.health.name, member.health.is_up()));
     for (name, is_up) in by_name(all) {
         up.sample(&[("upstream", name)], u64::from(is_up));
+    }
+    let help = "Connections and requests that are open at the upstream.";
+    let mut open = metrics.family(MetricKind::Gauge, "upstream_connections", help);
+    let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
+    for member in members.members() {
+        *by_name.entry(&member.health.name).or_default() +=
+            member.health.counters.open.load(Relaxed);
+    }
+    for (name, count) in by_name {
+        open.sample(&[("upstream", name)], count);
     }
 }
 

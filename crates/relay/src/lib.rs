@@ -94,7 +94,8 @@ impl Relay {
     }
 
     /// True if nobody can know what its peers are about to send: bytes pass from one to the other,
-    /// or in streams.
+    /// or in streams. A terminated connection is none: who spoke last tells if it waits for an
+    /// answer ([`Flow::is_asked`]).
     pub fn is_pair(&self) -> bool {
         let has_streams = match self {
             Self::Cleartext(flow) => flow.has_streams(),

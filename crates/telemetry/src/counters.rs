@@ -92,6 +92,10 @@ counters! {
     acme_failures,
     /// Connections accepted since the start.
     accepted,
+    /// Connections that came from another process.
+    taken_over,
+    /// Connections that left for another process.
+    handed_over,
     /// Times that accepting paused: at the connection limit or out of descriptors.
     accept_pauses,
     /// Bytes that ended connections had written to their clients.
@@ -262,13 +266,17 @@ impl CounterValues {
 /// The summary that the process logs when it ends.
 impl std::fmt::Display for CounterValues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} accepted", self.accepted)?;
+        let moved = [(self.taken_over, "taken over"), (self.handed_over, "handed over")];
+        for (count, moved) in moved.iter().filter(|(count, _)| *count > 0) {
+            write!(f, ", {count} {moved}")?;
+        }
         write!(
             f,
-            "{} accepted: {} spliced, {} terminated, {} originated, {} refused, {} failed, \
+            ": {} spliced, {} terminated, {} originated, {} refused, {} failed, \
              {} left, {} shed; \
              accepting paused {} times, the kernel dropped {}, {} access lines lost; \
              {} files replaced, {} times a file that changed could not be used",
-            self.accepted,
             self.spliced,
             self.terminated,
             self.originated,

@@ -159,7 +159,7 @@ pub struct Decided {
     /// The terms that Eyelet and a `tls://` upstream agreed on.
     pub upstream_tls: Option<Arc<UpstreamTlsInfo>>,
     /// The counters of the connection, if its upstream is one of several. They stay in this
-    /// process: an upgrade begins with all upstreams up and nothing open at them.
+    /// process: one that takes the connection over finds its own by the upstream's address.
     pub counted_at: Option<CountedAt>,
     /// The result of the peers' negotiation about TLS compression.
     pub tls_compression: Option<TlsCompression>,

@@ -68,6 +68,13 @@ impl CountedAt {
         Self(counted)
     }
 
+    /// Counts a connection that another process dialled. `None`: it counts nowhere. Nobody chose
+    /// its upstream here.
+    pub fn taken_over(counters: Vec<Arc<UpstreamCounters>>) -> Option<Self> {
+        counters.iter().for_each(|counters| _ = counters.open.fetch_add(1, Relaxed));
+        (!counters.is_empty()).then(|| Self(counters.into()))
+    }
+
     /// Counts on for exchanges that rest with their connection. `None`: they count nowhere.
     pub fn resting(exchanges: Vec<OpenExchange>) -> Option<Self> {
         // Each count is taken over before its guard gives it back.
@@ -137,6 +144,16 @@ mod tests {
         drop(exchange);
         assert_eq!((one.open.load(Relaxed), other.open.load(Relaxed)), (0, 0));
         assert_eq!((one.chosen.load(Relaxed), other.chosen.load(Relaxed)), (2, 1));
+    }
+
+    #[test]
+    fn what_another_process_dialled_is_open_and_was_not_chosen() {
+        let one = Arc::<UpstreamCounters>::default();
+        let taken_over = CountedAt::taken_over(vec![one.clone()]).unwrap();
+        assert_eq!((one.open.load(Relaxed), one.chosen.load(Relaxed)), (1, 0));
+        taken_over.closed();
+        assert_eq!(one.open.load(Relaxed), 0);
+        assert_eq!(CountedAt::taken_over(Vec::new()), None);
     }
 
     #[test]

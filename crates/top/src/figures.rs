@@ -245,7 +245,8 @@ pub(crate) mod tests {
             "age_ms": 81_240, "bytes_to_upstream": 1830, "bytes_to_client": 52_011});
         Figures {
             status: json!({"version": "0.2.0", "pid": 7, "uptime_seconds": 90_000.0,
-                "generation": 3, "draining": false, "limits": {"connections_max": 19_361}}),
+                "generation": 3, "draining": false, "limits":
+                {"connections_max": 19_361, "connections_with_upstream_max": 9_680}}),
             metrics: MetricsText::parse(METRICS),
             rules,
             expiries: expiries(&json!({"certificates": [

@@ -115,8 +115,14 @@ impl Frame {
 
     fn connections_line(&mut self, figures: &Figures) {
         let open = figures.metrics.sum("connections");
-        let most = number(&figures.status["limits"], "connections_max");
-        let mut text = format!("{} of {} open", count(open), count(most));
+        let limits = &figures.status["limits"];
+        let most = number(limits, "connections_max");
+        // An edge of an earlier version does not say it.
+        let with_upstream = limits["connections_with_upstream_max"].as_f64().unwrap_or(most);
+        let mut text = match with_upstream < most {
+            true => format!("{} of {} to {} open", count(open), count(with_upstream), count(most)),
+            false => format!("{} of {} open", count(open), count(most)),
+        };
         for state in totals::largest_first(figures, "connections") {
             text += &format!("  {} {}", count(state.value), state.label());
         }
@@ -385,7 +391,7 @@ mod tests {
         let all = lines.join("\n");
         for part in [
             "eyelet 0.2.0  pid 7  up 1d01h  serving",
-            "12,345 of 19,361 open  12,000 parked  345 serving",
+            "12,345 of 9,680 to 19,361 open  12,000 parked  345 serving",
             "100 accepted  0 handshakes  0 shed  ended: 10 KiB in, 100 KiB out",
             "2.2 MiB of 512 MiB",
             "program 1.6 MiB  allocator 594 KiB",

@@ -193,7 +193,8 @@ function showFigures(now) {
   const kernel = memory.kernel_bytes !== null && open ? `${bytes(memory.kernel_bytes / open)} of the kernel each` : "";
   text("edge", `${status.version}, pid ${status.pid}, up ${time(status.uptime_seconds)}, configuration ${status.generation}, ${status.listeners.join(" ")}`);
   text("open", number(open));
-  text("open-of", `of ${number(status.limits.connections_max)} at most`);
+  const { connections_max: all, connections_with_upstream_max: some } = status.limits;
+  text("open-of", `of ${number(all)} at most${some < all ? `, ${number(some)} with an upstream each` : ""}`);
   text("parked", number(parked));
   text("parked-each", [each, kernel].filter(Boolean).join("; "));
   text("memory", bytes(memory.accounted_bytes));

@@ -363,7 +363,7 @@ impl TerminateUpstream {
     }
 
     /// The host and port to dial, if it is no Unix socket and no client's destination.
-    pub(crate) fn host_port(&self) -> Option<&HostPort> {
+    pub fn host_port(&self) -> Option<&HostPort> {
         match self {
             Self::Tcp(to) | Self::Tls(TlsUpstream { address: to, .. }) => Some(to),
             Self::Http(HttpUpstream { address: HttpAddress::Tcp(to), .. }) => Some(to),

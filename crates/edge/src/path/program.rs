@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +22,16 @@ use eyelet_memory::packed::PackedBytes;
 use eyelet_memory::slab::Key;
 use eyelet_relay::held::HeldConnection;
 use eyelet_relay::{KeptExchanges, Relay};
-use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, UpstreamName};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
+use eyelet_telemetry::upstream::CountedAt;
 
 use crate::path::action::hold;
 use crate::path::connection::{connection, resume};
 use crate::path::flow;
+use crate::path::upstream;
 use crate::snapshot::edge::Edge;
 use crate::snapshot::published::{Published, SnapshotUpdate};
 
@@ -98,6 +101,17 @@ impl Program for Service {
         let edge = self.edge();
         let hello_bytes_max = edge.snapshot.config.limits.hello_bytes_max;
         flow::import_guard(bytes, hello_bytes_max, &edge.snapshot.budget)
+    }
+
+    fn taken_over(
+        &self,
+        info: &mut ConnectionInfo,
+        dialled: &UpstreamName,
+        socket: BorrowedFd<'_>,
+    ) {
+        let (edge, decided) = (self.edge(), &mut info.decided);
+        let counters = upstream::counters_of_moved(&edge.snapshot, decided, dialled, socket);
+        decided.counted_at = counters.and_then(CountedAt::taken_over);
     }
 
     fn woken(

@@ -45,11 +45,15 @@ impl ConnectionLimits {
         self.configured().min(self.memory).min(self.descriptors)
     }
 
+    /// Most connections at once that have an upstream each.
+    fn with_upstream_max(&self) -> usize {
+        self.connections_max().min(self.descriptors / CONNECTION_DESCRIPTORS)
+    }
+
     /// True if the file asks for more connections, with an upstream each, than this process can
     /// hold.
     pub fn is_short(&self) -> bool {
-        let most = self.connections_max().min(self.descriptors / CONNECTION_DESCRIPTORS);
-        self.configured.is_some_and(|configured| configured > most)
+        self.configured.is_some_and(|configured| configured > self.with_upstream_max())
     }
 
     fn configured(&self) -> usize {
@@ -62,7 +66,12 @@ impl fmt::Display for ConnectionLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { memory, memory_max, descriptors, descriptor_limit, .. } = self;
         let (most, configured) = (self.connections_max(), self.configured());
-        write!(f, "at most {most} connections: ")?;
+        match self.with_upstream_max() {
+            all if all == most => write!(f, "at most {most} connections: ")?,
+            fewer => {
+                write!(f, "at most {fewer} connections with an upstream, {most} without: ")?;
+            }
+        }
         if most == configured {
             write!(f, "connections_max; descriptors for {descriptors}, memory for {memory}")?;
         } else if most == *descriptors {
@@ -149,8 +158,14 @@ mod tests {
             assert_eq!(limits.connections_max(), most);
             assert_eq!(limits.is_short(), is_short, "{limits}");
             let end = "A connection with an upstream takes two descriptors";
-            let text = format!("at most {most} connections: {expected}. {end}");
+            let counts = match most.min(descriptors.0 / 2) {
+                all if all == most => format!("{most} connections"),
+                fewer => format!("{fewer} connections with an upstream, {most} without"),
+            };
+            let text = format!("at most {counts}: {expected}. {end}");
             assert_eq!(limits.to_string(), text);
         }
+        let few = limits(None, (137, 600)).to_string();
+        assert!(few.starts_with("at most 68 connections with an upstream, 137 without: "), "{few}");
     }
 }

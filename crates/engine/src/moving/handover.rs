@@ -6,6 +6,7 @@
 //! one of its copies is attached: the one in the other process, or the one that never left.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -66,6 +67,7 @@ pub(crate) fn take_out(
     let (info, relay) = park::unpark(worker, key, SlotState::Lingering)?;
     let removed = worker.table.borrow_mut().remove_open(key)?;
     worker.uncount(&removed);
+    worker.counters.handed_over.up();
     let Removed { slot: Slot { client, upstream, .. }, further, streams } = removed;
     let further = further.into_iter().filter_map(|further| further.socket).map(Arc::new).collect();
     let mut detached = Detached {
@@ -223,8 +225,23 @@ pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
         tracing::error!("internal error: one connection is closed");
         return None;
     };
-    if clock == DetachedClock::Import {
-        info.follow_clock(IMPORT_UNIX_MS, worker.now_unix_ms());
+    match clock {
+        DetachedClock::Import => {
+            worker.counters.taken_over.up();
+            info.follow_clock(IMPORT_UNIX_MS, worker.now_unix_ms());
+            if let (Some(upstream), Some(program)) = (&sockets.1, worker.program()) {
+                // A spliced one has its address beside the fields that many share.
+                let spliced = match &relay {
+                    Relay::Splice(spliced) => spliced.upstream(),
+                    _ => None,
+                };
+                if let Some(dialled) = spliced.or_else(|| info.decided.upstream.clone()) {
+                    program.taken_over(&mut info, &dialled, upstream.as_fd());
+                }
+            }
+        }
+        // It has come back to the process that it was to leave.
+        DetachedClock::Worker { .. } => worker.counters.handed_over.down(),
     }
     // From here on the slot counts it.
     drop(counted);

@@ -5,6 +5,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use eyelet_table::clock::Clock;
 use eyelet_table::run_queue::RunQueue;
 use eyelet_table::{ConnectionTable, KeptStreams};
 use eyelet_telemetry::counters::Counters;
-use eyelet_telemetry::info::{ConnectionInfo, Decided, End, SharedInfo};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, SharedInfo, UpstreamName};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::listing::streams::StreamCounts;
 
@@ -93,6 +94,15 @@ pub trait Program {
     /// The guard of a flow that comes from another process. `None`: this program does not read it.
     fn import_guard(&self, _bytes: &[u8]) -> Option<Box<dyn DatagramGuard>> {
         None
+    }
+
+    /// A connection has come from another process, which dialled this upstream by this socket.
+    fn taken_over(
+        &self,
+        _info: &mut ConnectionInfo,
+        _dialled: &UpstreamName,
+        _socket: BorrowedFd<'_>,
+    ) {
     }
 
     /// A parked connection's client has sent something, and the connection has no upstream yet; or

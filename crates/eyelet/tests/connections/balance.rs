@@ -6,12 +6,17 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
+use crate::admin::{ADMIN, get, metrics};
+use crate::support::client::{Offer, echo};
 use crate::support::dns::{Dns, Says};
 use crate::support::edge::{LISTENER, eyelet};
 use crate::support::upstream::{nobody, vacant};
-use crate::support::{Edge, Folder, Hello, SOON, output, until};
+use crate::support::{Edge, Folder, Hello, SOON, Upstream, expect, output, until};
+use crate::upgrade::Scene;
 
 /// A server that says one byte to each connection and keeps it until the client closes.
 fn saying(address: SocketAddr, byte: u8) -> SocketAddr {
@@ -67,7 +72,7 @@ fn open_connections_are_spread_and_a_dead_upstream_costs_nobody_his_connection()
     assert!((15..=25).contains(&ones), "{ones} of 40");
     edge.wait_log(&format!("upstream {dead} is down: "));
     drop(open);
-    let line = |line: &serde_json::Value| line["upstream"] == one.to_string();
+    let line = |line: &Value| line["upstream"] == one.to_string();
     until("lines of all", || (edge.lines().len() >= 40).then_some(()));
     assert_eq!(edge.count(line), ones);
     assert_eq!(edge.count(|line| line["outcome"] == "spliced"), 40, "{:?}", edge.lines());
@@ -156,4 +161,70 @@ fn a_reload_keeps_what_is_known_of_upstreams_that_stay() {
     let open: Vec<_> = (0..20).map(|_| connected(&edge, HOME)).collect();
     assert!(open.iter().all(|(_, byte)| *byte == b'1'));
     assert_eq!(edge.log().matches("is down: ").count(), 1, "{}", edge.log());
+}
+
+/// Connections that are open at each upstream, as `/upstreams` says.
+fn open_at(scene: &Scene, names: &[String; 2]) -> [f64; 2] {
+    let text = get(&scene.pki.folder.path().join("admin.sock"), "/upstreams").body;
+    let upstreams: Value = serde_json::from_str(&text).unwrap();
+    let listed = upstreams["upstreams"].as_array().unwrap();
+    names.each_ref().map(|name| {
+        let of = listed.iter().filter(|one| one["upstream"] == name.as_str());
+        of.map(|one| one["open"].as_f64().unwrap()).sum()
+    })
+}
+
+/// Connections that are open at each upstream, as `/metrics` says.
+fn gauges(scene: &Scene, names: &[String; 2]) -> [f64; 2] {
+    let samples = metrics(&get(&scene.pki.folder.path().join("admin.sock"), "/metrics").body);
+    names.each_ref().map(|name| {
+        let gauge = format!("eyelet_upstream_connections{{upstream=\"{name}\"}}");
+        *samples.get(&gauge).unwrap_or_else(|| panic!("no {gauge} in {samples:?}"))
+    })
+}
+
+/// Otherwise a broker near its limit would look empty.
+#[test]
+fn an_upgrade_keeps_what_is_open_at_each_upstream() {
+    const EACH: usize = 6;
+    let upstreams = [(); 2].map(|()| Upstream::echo());
+    let names = upstreams.each_ref().map(|upstream| upstream.address.to_string());
+    let [one, other] = &names;
+    let list = |scheme| format!("[\"{scheme}{one}\", \"{scheme}{other}\"]");
+    let spliced = rule(&list(""), "name = \"many\"\nsni = \"many.test\"");
+    let terminated = format!(
+        "[[rule]]\nname = \"brokers\"\nsni = \"brokers.app.test\"\naction = \"terminate\"\n\
+         certificate = \"edge.pem\"\nkey = \"edge.key\"\nupstream = {}\n",
+        list("tcp://")
+    );
+    let more = format!("workers = 2\n{ADMIN}{spliced}{terminated}");
+    let mut scene = Scene::with(&more);
+    let hello = Hello::named("many.test").bytes();
+    let mut spliced: Vec<TcpStream> = (0..EACH).map(|_| scene.edge.connect()).collect();
+    for client in &mut spliced {
+        client.write_all(&hello).unwrap();
+        expect(client, &hello);
+    }
+    let offer = Offer::new(&scene.pki);
+    let connect = |_| offer.connect(scene.address(), "brokers.app.test");
+    let mut tls: Vec<_> = (0..EACH).map(connect).collect();
+    tls.iter_mut().for_each(|client| echo(client, b"before"));
+    let before = open_at(&scene, &names);
+    assert_eq!(before.iter().sum::<f64>(), (2 * EACH) as f64);
+    assert_eq!(gauges(&scene, &names), before);
+    for extra in ["", "[[rule]]\nname = \"new\"\naction = \"refuse\"\nsni = \"new.test\"\n"] {
+        // The second time each rule has another place.
+        scene.write(&more.replacen("[[rule]]", &format!("{extra}[[rule]]"), 1));
+        scene.upgrade_whole();
+        tls.iter_mut().for_each(|client| echo(client, b"after"));
+        assert_eq!([open_at(&scene, &names), gauges(&scene, &names)], [before; 2]);
+    }
+    drop(spliced);
+    drop(tls);
+    until("no open connection", || (open_at(&scene, &names) == [0.0; 2]).then_some(()));
+    kill_process(*scene.later.last().unwrap(), Signal::TERM).unwrap();
+    scene.edge.wait_log(&format!("0 accepted, {} taken over: ", 2 * EACH));
+    let log = scene.edge.log();
+    let handed_over = format!("{} accepted, {} handed over: ", 2 * EACH, 2 * EACH);
+    assert!(log.contains(&handed_over), "{log}");
 }

@@ -133,6 +133,38 @@ fn an_answer_is_waited_for_while_draining() {
     assert!(edge.wait_exit().success());
 }
 
+/// Nobody can know that an answer will come. A client whose server spoke last goes early and
+/// evenly; one that spoke last has most of the time for an answer.
+#[test]
+fn a_client_that_spoke_last_ends_in_the_last_quarter_of_a_drain() {
+    let pki = Pki::new();
+    let broker = TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = format!("tcp://{}", broker.local_addr().unwrap());
+    let limits = "[limits]\ndrain_timeout = \"4s\"";
+    let rules = format!("{}{limits}", pki.terminate(&upstream, ""));
+    let mut edge = Edge::start(&pki.folder, &rules);
+    let mut clients = [(); 2].map(|()| {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        client.write_all(b"question").unwrap();
+        let (mut server, _) = broker.accept().unwrap();
+        server.read_exact(&mut [0; 8]).unwrap();
+        (client, server)
+    });
+    let [(answered, server), (unanswered, _)] = &mut clients;
+    server.write_all(b"answer").unwrap();
+    answered.read_exact(&mut [0; 6]).unwrap();
+    edge.signal(Signal::INT);
+    edge.wait_log("draining");
+    let began = Instant::now();
+    // Each is told goodbye. Without close_notify this would be an error.
+    let [early, late] = [answered, unanswered].map(|client| {
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        began.elapsed()
+    });
+    assert!(early < late && late > Duration::from_millis(2800), "{early:?} {late:?}");
+    assert!(edge.wait_exit().success());
+}
+
 #[test]
 fn sigint_drains_too() {
     let (mut edge, _pki, _upstream) = echo_edge("");
@@ -265,11 +297,12 @@ fn the_limit_of_descriptors_is_named() {
     let limits = "connections_max = 100000\nmemory_max = \"32MiB\"\nhello_timeout = \"600s\"";
     let edge = edge_with_descriptors(500, &folder, &upstream, limits);
     let log = edge.log();
-    let most = number_after(&log, "1 worker, at most ");
+    let most = number_after(&log, " connections with an upstream, ");
     assert!((100..500).contains(&most), "{log}");
     let named = format!(
-        "at most {most} connections: descriptors allow no more (limit 500: raise LimitNOFILE= or \
-         ulimit -Hn); connections_max 100000, memory for "
+        "at most {} connections with an upstream, {most} without: descriptors allow no \
+         more (limit 500: raise LimitNOFILE= or ulimit -Hn); connections_max 100000, memory for ",
+        most / 2
     );
     let line = log.lines().find(|line| line.contains(&named)).expect(&log);
     assert!(line.contains("WARN"), "{line}");
