@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::secrets::{GITHUB, TOKEN, assert_hidden, bearer, echo, start};
 use crate::support::pki::Kind;
 use crate::support::program::python_with;
-use crate::support::{Pki, need, output};
+use crate::support::{Pki, need, output, until};
 
 fn program(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(file)
@@ -56,7 +56,12 @@ fn a_python_client_sends_placeholders_on_one_connection() {
     assert_eq!(said.matches("200 GET / HTTP/1.1").count(), 2, "{said}");
     assert_eq!(said.matches(&format!("Bearer {TOKEN}")).count(), 2, "{said}");
     assert!(said.contains(&format!("{GITHUB} may not stand in the field x-other")), "{said}");
-    let requests = at.edge.lines().into_iter().filter(|line| line["event"] == "request");
-    let ids: std::collections::BTreeSet<_> = requests.map(|line| line["id"].to_string()).collect();
+    let lines = until("a line of each request", || {
+        let lines = at.edge.lines().into_iter().filter(|line| line["event"] == "request");
+        let lines = lines.collect::<Vec<_>>();
+        (lines.len() == 3).then_some(lines)
+    });
+    let ids: std::collections::BTreeSet<_> =
+        lines.iter().map(|line| line["id"].to_string()).collect();
     assert_eq!(ids.len(), 1, "one connection: {ids:?}");
 }

@@ -112,9 +112,9 @@ fn a_spliced_pair_costs_300_bytes() {
 
 /// Two workers and the threads beside them hold this before the first client: heaps, stacks and the
 /// start of each table. Constants that the loader relocates are not counted: they are a debug
-/// build's, four times those of a release build. 704 to 708 KiB were seen.
+/// build's, four times those of a release build. 724 to 728 KiB were seen.
 #[test]
-fn a_process_at_rest_holds_720_kib() {
+fn a_process_at_rest_holds_740_kib() {
     let pki = Pki::new();
     let upstream = Multitude::start(Manner::Echo);
     let rule = pki.terminate(&format!("tcp://{}", upstream.address), "");
@@ -122,7 +122,7 @@ fn a_process_at_rest_holds_720_kib() {
     Memory::at_rest(edge.pid());
     let bytes = Memory::without_files(edge.pid());
     eprintln!("at rest: {bytes} anonymous bytes of no file");
-    assert!(bytes <= 720 << 10, "{bytes} bytes");
+    assert!(bytes <= 740 << 10, "{bytes} bytes");
 }
 
 /// A small service holds this for its connections: 200 entries of 240 bytes, and whatever their
