@@ -84,8 +84,10 @@ impl Scene {
 
 fn config(server: u16, more: &str) -> String {
     let idle = if more.contains("quic_idle") { "" } else { "quic_idle_timeout = \"1s\"\n" };
+    // Each worker ends flows of its own alone where connections are at their limit.
+    let workers = if more.contains("connections_max") { "workers = 1\n" } else { "" };
     format!(
-        "[[listener]]\naddress = \"127.0.0.1:0\"\nquic = true\n\
+        "{workers}[[listener]]\naddress = \"127.0.0.1:0\"\nquic = true\n\
          [[rule]]\nname = \"host\"\nsni = \"host.test\"\naction = \"splice\"\n\
          upstream = \"127.0.0.1:{server}\"\n\
          [[rule]]\nname = \"bad\"\nsni = \"bad.test\"\naction = \"refuse\"\n\
