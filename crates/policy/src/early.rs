@@ -55,7 +55,7 @@ impl Rules {
 
     /// The rules that might take a CONNECT whose hello is still to come, if that has the name of
     /// the target. `None`: a rule expects other names in the hello, or there are more than
-    /// [`MIGHT_TAKE_MAX`]; or the target is an address.
+    /// `MIGHT_TAKE_MAX`; or the target is an address.
     pub fn might_take(&self, facts: &Facts<'_>) -> Option<Vec<RuleId>> {
         let TargetHost::Name(name) = facts.connect?.host else { return None };
         let lists = self.hold_lists();

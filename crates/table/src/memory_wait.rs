@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 const LISTED_MIN: usize = 64;
 
 /// The list. It has at most twice as many wakers as tasks have waited since the last tick, those
-/// included that have ended since then, or [`LISTED_MIN`]. A waker takes 16 bytes, and the least of
+/// included that have ended since then, or `LISTED_MIN`. A waker takes 16 bytes, and the least of
 /// these tasks counts 8 KiB in the budget while it lives.
 #[derive(Default)]
 pub struct MemoryWait {

@@ -14,7 +14,7 @@ pub const STALE_MAX: usize = 1024;
 #[derive(Clone, Copy)]
 pub struct ShedPosition {
     pub key: Key,
-    /// [`Slot::position`] as it was then.
+    /// The position of its slot, as it was then.
     pub position: u16,
 }
 
