@@ -1,27 +1,26 @@
 //! Runs the operator's command that makes and removes the DNS record of an order. It has a
-//! deadline, and is killed with all that it has started.
+//! deadline, and is killed at its end with what it has left in its process group.
 
-use std::io::{self, Read};
+use std::io::{self, PipeReader, Read};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use eyelet_sys::child::{Signal, lead_group, signal_group};
+use eyelet_sys::pipe::never_wait;
 use tokio::sync::oneshot;
 
 use crate::error::AcmeError;
 
-/// Time for a run of the hook, until the record is there for everybody. With it and what the server
-/// may take, an order still ends in time.
+/// Time for a run of the hook, until the record is there for everybody.
 pub const HOOK_TIMEOUT: Duration = Duration::from_secs(100);
 /// Time between two looks whether the hook has ended.
 const STEP: Duration = Duration::from_millis(20);
 /// Bytes of its output that a failure shows: the last ones.
 const OUTPUT_BYTES_MAX: usize = 2 << 10;
-/// Time for the rest of the output of a hook that was killed. A process that has left its group may
-/// keep the pipe open.
-const REST_TIMEOUT: Duration = Duration::from_millis(500);
+/// Pieces of its output that are read at a look. What writes on without an end holds up nothing.
+const PIECES_MAX: usize = 256;
 
 /// A record that the hook has made. Dropping it has the hook remove the record.
 pub struct HookRecord {
@@ -84,6 +83,8 @@ fn run(
     let not_started =
         |why: io::Error| HookFault::NotStarted(format!("the hook {shown} cannot be run: {why}"));
     let (output, into) = io::pipe().map_err(not_started)?;
+    never_wait(&output).map_err(not_started)?;
+    let mut output = Output { pipe: output, tail: Vec::new() };
     let also_into = into.try_clone().map_err(not_started)?;
     let mut command = Command::new(shown);
     command.args(words.get(1..).unwrap_or_default());
@@ -95,19 +96,6 @@ fn run(
     let mut group = Group(command.spawn().map_err(not_started)?);
     // It has this process's ends of the pipe.
     drop(command);
-    let (sender, said) = mpsc::channel();
-    let read = move || {
-        let mut output = output;
-        let mut piece = [0; 512];
-        while let Ok(length @ 1..) = output.read(&mut piece) {
-            // Nobody listens to a hook that has ended.
-            if sender.send(piece[..length].to_vec()).is_err() {
-                return;
-            }
-        }
-    };
-    thread::Builder::new().name("acme-hook-output".into()).spawn(read).map_err(not_started)?;
-    let mut tail = Vec::new();
     let why = loop {
         match group.0.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(()),
@@ -118,23 +106,34 @@ fn run(
             Ok(None) => {}
             Err(why) => break format!("cannot be waited for: {why}"),
         }
-        match said.recv_timeout(STEP) {
-            Ok(piece) => keep(&mut tail, &piece),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => thread::sleep(STEP),
-        }
+        output.read();
+        thread::sleep(STEP);
     };
     drop(group);
-    let ends = Instant::now() + REST_TIMEOUT;
-    while let Ok(piece) = said.recv_timeout(ends.saturating_duration_since(Instant::now())) {
-        keep(&mut tail, &piece);
-    }
-    Err(HookFault::Failed(format!("the hook {shown} ({action}) {why}{}", output_text(&tail))))
+    output.read();
+    Err(HookFault::Failed(format!(
+        "the hook {shown} ({action}) {why}{}",
+        output_text(&output.tail)
+    )))
 }
 
-fn keep(tail: &mut Vec<u8>, piece: &[u8]) {
-    tail.extend_from_slice(piece);
-    tail.drain(..tail.len().saturating_sub(OUTPUT_BYTES_MAX));
+/// The pipe that the hook writes into, and the end of what it has written.
+struct Output {
+    pipe: PipeReader,
+    tail: Vec<u8>,
+}
+
+impl Output {
+    /// Reads what is there. A process that has left the group may keep the pipe open, so that
+    /// nothing waits for its end.
+    fn read(&mut self) {
+        let mut piece = [0; 4096];
+        for _ in 0..PIECES_MAX {
+            let Ok(length @ 1..) = self.pipe.read(&mut piece) else { return };
+            self.tail.extend_from_slice(&piece[..length]);
+            self.tail.drain(..self.tail.len().saturating_sub(OUTPUT_BYTES_MAX));
+        }
+    }
 }
 
 /// The output as a part of one line.
@@ -146,7 +145,7 @@ fn output_text(tail: &[u8]) -> String {
     if lines.is_empty() { String::new() } else { format!(": {}", lines.join(" | ")) }
 }
 
-/// A hook and what it has started. All of it ends with this value.
+/// A hook and its process group, which ends with this value. Who has left the group lives on.
 struct Group(Child);
 
 impl Drop for Group {
@@ -204,6 +203,28 @@ mod tests {
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             assert!(Instant::now() < ends, "the child lives");
             thread::sleep(STEP);
+        }
+    }
+
+    /// Who calls setsid(2) is not killed with the group, and may write for ever.
+    #[test]
+    fn a_process_that_left_the_group_holds_up_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = folder.path().join("pid");
+        let leaves = format!(
+            "setsid sh -c 'trap \"\" PIPE; echo $$ >{0}; while :; do echo y; done' & \
+             while ! test -s {0}; do sleep 0.01; done;",
+            pid.display()
+        );
+        for (end, is_good) in [("exit 0", true), ("exit 1", false), ("sleep 600", false)] {
+            let began = Instant::now();
+            let ended = sh(&format!("{leaves} {end}"), Duration::from_secs(3));
+            let left = std::fs::read_to_string(&pid).unwrap();
+            let killed = Command::new("kill").args(["-KILL", left.trim()]).status().unwrap();
+            assert!(killed.success(), "{end}: it had left the group");
+            assert_eq!(ended.is_ok(), is_good, "{end}: {ended:?}");
+            assert!(began.elapsed() < Duration::from_secs(30), "{end}");
+            std::fs::remove_file(&pid).unwrap();
         }
     }
 }

@@ -29,18 +29,25 @@ use crate::account::{AccountKeeper, AcmeServer, CHANGE_TIMEOUT};
 use crate::challenge::Challenge;
 use crate::client::Client;
 use crate::error::{AcmeError, described};
-use crate::hook::HookRecord;
+use crate::hook::{HOOK_TIMEOUT, HookRecord};
 use crate::key_change;
 use crate::misses;
-use crate::persist::{PersistentRecord, PersistentRecordFault, is_issuer};
-use crate::store::{AcmeStore, Kind, SharedStore};
+use crate::persist::{PersistentRecord, PersistentRecordFault, is_issuer, printable};
+use crate::store::{AcmeStore, Kind, LOCK_LIFETIME, SharedStore};
 use crate::table::Acme;
 
+/// For all that an order needs. Shorter than a lock lasts.
+pub const ORDER_TIMEOUT: Duration = Duration::from_mins(4);
+const _: () = assert!(ORDER_TIMEOUT.as_secs() < LOCK_LIFETIME.as_secs());
 /// Orders at a time: a public server limits requests a second.
 const ORDERS_MAX: u32 = 4;
 /// The time that the server may take for a validation, and again for a certificate. Both together
-/// are less than a lock lasts.
-const STEP_TIMEOUT: Duration = Duration::from_secs(100);
+/// end in time, also after a hook that has used all of its time.
+const STEP_TIMEOUT: Duration = Duration::from_mins(1);
+const _: () = assert!(
+    HOOK_TIMEOUT.as_secs() + 2 * STEP_TIMEOUT.as_secs() < ORDER_TIMEOUT.as_secs(),
+    "an order has time for all of it"
+);
 /// The first pause between two looks at an order; without a Retry-After each is half as long again.
 const POLL: Duration = Duration::from_millis(500);
 const POLL_FACTOR: f32 = 1.5;
@@ -49,6 +56,8 @@ const POLL_FACTOR: f32 = 1.5;
 const ISSUERS_MAX: usize = 10;
 /// Time for a look at the DNS, in which several servers may be asked.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the looks for all records that an operator asks for.
+const RECORDS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Looks up the TXT records of a name by the DNS servers of the configuration. An error says
 /// nothing about the name.
@@ -255,7 +264,7 @@ impl Issuer {
     /// be looked up may be there: the server decides.
     pub async fn check_record(&self, name: &str) -> Result<(), AcmeError> {
         let record = self.record(name).await?;
-        match self.find(&record).await {
+        match self.find(&record, LOOKUP_TIMEOUT).await {
             Ok(Err(fault)) => Err(AcmeError::NoRecord { record: record.line(), fault }),
             Ok(Ok(())) => Ok(()),
             Err(why) => {
@@ -268,12 +277,14 @@ impl Issuer {
     /// The records for these wildcards, as lines of a zone file. A comment says what the DNS has.
     pub async fn records(&self, names: &[Box<str>]) -> Result<String, AcmeError> {
         let mut lines = String::new();
+        let ends = Instant::now() + RECORDS_TIMEOUT;
         for name in names {
             let record = self.record(name).await?;
-            let seen = match self.find(&record).await {
+            let left = ends.saturating_duration_since(Instant::now());
+            let seen = match self.find(&record, left.min(LOOKUP_TIMEOUT)).await {
                 Ok(Ok(())) => "it is there".into(),
                 Ok(Err(fault)) => fault.to_string(),
-                Err(why) => format!("it cannot be looked up: {why}"),
+                Err(why) => format!("it cannot be looked up: {}", printable(&why)),
             };
             lines.push_str(&format!("{} ; {seen}\n", record.line()));
         }
@@ -294,10 +305,11 @@ impl Issuer {
     async fn find(
         &self,
         record: &PersistentRecord,
+        time: Duration,
     ) -> Result<Result<(), PersistentRecordFault>, String> {
         let found = (self.dns.look_up)(self.dns.servers.clone(), record.name.clone());
-        let found = tokio::time::timeout(LOOKUP_TIMEOUT, found).await;
-        let found = found.unwrap_or_else(|_| Err("no resolver answered".into()))?;
+        let found = tokio::time::timeout(time, found).await;
+        let found = found.unwrap_or_else(|_| Err("no resolver answered in time".into()))?;
         Ok(record.find(&found, self.client.server_time()))
     }
 

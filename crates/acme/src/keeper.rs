@@ -24,7 +24,7 @@ use crate::name::NameKeeper;
 use crate::rate::OrderPermit;
 use crate::schedule;
 use crate::store::Kind;
-use crate::table::{Acme, Ask, Entry};
+use crate::table::{Acme, Ask};
 
 /// Names that are served because a client asked for them. Each costs about 4 KB.
 const ON_DEMAND_MAX: usize = 10_000;
@@ -256,10 +256,7 @@ impl Thread {
     /// Begins with a name. With `looks` its stored certificate serves at once. Returns `false` if
     /// the store does not answer.
     fn begin(&mut self, name: &str, is_asked: bool, looks: bool) -> bool {
-        if matches!(self.table.certificates(name), Err(CertificateLack::Ordered)) {
-            let entry = Entry { certificates: None, lack: CertificateLack::Ordered, is_asked };
-            self.table.set(name, entry);
-        }
+        self.table.begin(name, is_asked);
         let Some(issuer) = &self.issuer else { return looks };
         let Slot::Vacant(vacant) = self.tasks.entry(name.into()) else { return looks };
         let permit = is_asked.then(|| self.permit.clone());
@@ -363,6 +360,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::table::Entry;
 
     fn configured(folder: &std::path::Path, names: &[&str], has_http: bool) -> Configured {
         let names = names.iter().map(|name| (*name).into()).collect();
@@ -409,6 +407,30 @@ mod tests {
             // Orders ask for other challenges from now on.
             thread.configure(Some(configured(folder, &["a.test"], true)));
             assert!(thread.issuer.as_ref().unwrap().settings.wanted.has_http);
+        });
+    }
+
+    /// Another rule may order a wildcard above a name that clients have ordered.
+    #[test]
+    fn a_wildcard_above_does_not_refuse_what_is_ordered_on_demand() {
+        with_thread(async |mut thread, folder| {
+            let listed = ["*.app.test", "a.b.app.test"];
+            thread.configure(Some(configured(folder, &listed, false)));
+            let table = thread.table.clone();
+            let lack = CertificateLack::Failed;
+            table.set("*.app.test", Entry { certificates: None, lack, is_asked: false });
+            for name in ["x.app.test", "x.y.app.test"] {
+                let asked = table.certificates_on_demand(name);
+                assert!(matches!(asked, Err(CertificateLack::Ordered)), "{name}");
+            }
+            let deep = table.certificates("x.y.app.test");
+            assert!(matches!(deep, Err(CertificateLack::Deep)), "no rule orders it");
+            let below = table.certificates("x.app.test");
+            assert!(matches!(below, Err(CertificateLack::Failed)), "by the wildcard's");
+            let own = table.certificates("a.b.app.test");
+            assert!(matches!(own, Err(CertificateLack::Ordered)), "it is listed itself");
+            thread.order("x.y.app.test").unwrap();
+            assert!(table.all().iter().any(|known| &*known.name == "x.y.app.test"));
         });
     }
 

@@ -15,15 +15,12 @@ use instant_acme::{CertificateIdentifier, Error};
 use crate::challenge::Challenge;
 use crate::client::RETRY_AT;
 use crate::error::AcmeError;
-use crate::issuer::Issuer;
+use crate::issuer::{Issuer, ORDER_TIMEOUT};
 use crate::rate::OrderPermit;
 use crate::schedule;
-use crate::store::{Kind, LOCK_LIFETIME};
+use crate::store::Kind;
 use crate::table::Entry;
 
-/// For all that an order needs. Shorter than a lock lasts.
-const ORDER_TIMEOUT: Duration = Duration::from_mins(4);
-const _: () = assert!(ORDER_TIMEOUT.as_secs() < LOCK_LIFETIME.as_secs());
 /// The time until a server that did not say when to renew is asked again.
 const ASK_FAILED: Duration = Duration::from_hours(1);
 /// The longest sleep: the wall clock may jump.
@@ -232,7 +229,7 @@ impl NameKeeper {
         let challenges = self.challenges();
         let challenge = challenges[self.tried % challenges.len()];
         if challenge == Challenge::DnsPersist {
-            self.issuer.check_record(&self.name).await?;
+            self.check_record().await?;
         }
         let text = self.issuer.order(&self.name, replaced, challenge).await;
         let text = text.inspect_err(|error| {
@@ -249,6 +246,18 @@ impl NameKeeper {
         // It serves also if it cannot be stored: then a restart orders it again.
         self.serve(held, certificates);
         stored
+    }
+
+    /// Looks for the wildcard's record. The resolvers of this machine may see another zone than the
+    /// server does, so what they say does not stop a renewal.
+    async fn check_record(&self) -> Result<(), AcmeError> {
+        match self.issuer.check_record(&self.name).await {
+            Err(error @ AcmeError::NoRecord { .. }) if self.held.is_some() => {
+                tracing::warn!("[acme] {}: {error}; it is renewed anyway", self.name);
+                Ok(())
+            }
+            checked => checked,
+        }
     }
 
     /// Logs a new certificate, and decides how long nothing more is ordered.
@@ -270,7 +279,9 @@ impl NameKeeper {
         if wanted.has_http {
             challenges.insert(usize::from(!wanted.prefers_http), Challenge::Http);
         }
-        if !dns_hook.is_empty() {
+        // For a client's name the server must see that the name leads here: a record that the
+        // operator's zone gets shows nothing about a name that a stranger made up.
+        if !dns_hook.is_empty() && self.permit.is_none() {
             challenges.push(Challenge::Dns);
         }
         challenges
@@ -403,26 +414,45 @@ mod tests {
     use crate::issuer::{TextDns, TextLookup};
     use crate::table::Acme;
 
-    /// A limit of one name is neither used up by another name that fails at the same time, nor
-    /// kept to by it.
-    #[test]
-    fn a_retry_after_is_for_the_name_that_got_it() {
-        let folder = tempfile::tempdir().unwrap();
+    fn issuer(folder: &std::path::Path, dns_hook: Vec<String>) -> Rc<Issuer> {
         let settings = AcmeSettings {
             directory: "https://127.0.0.1:1/directory".into(),
             contact: Vec::new(),
             ca: None,
-            folder: Some(folder.path().to_owned()),
+            folder: Some(folder.to_owned()),
             profile: None,
             external_account: None,
-            dns_hook: Vec::new(),
-            wanted: AcmeNames::default(),
+            dns_hook,
+            wanted: AcmeNames { has_http: true, ..AcmeNames::default() },
         };
         let table = Arc::new(Acme::new().unwrap().0);
         let look_up: TextLookup = |_, _| Box::pin(async { Ok(Vec::new()) });
         let dns = TextDns { servers: Dns::default(), look_up };
         let issuer = Issuer::new(&settings, None, dns, &table, &counters::register()).unwrap();
-        let issuer = Rc::new(issuer);
+        Rc::new(issuer)
+    }
+
+    /// A stranger may ask for any name below a wildcard. It must lead here, whatever has failed.
+    #[test]
+    fn no_hook_runs_for_a_name_that_a_client_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = issuer(folder.path(), vec!["/bin/false".into()]);
+        let challenges =
+            |name: &str, permit| NameKeeper::new(issuer.clone(), name.into(), permit).challenges();
+        let by_port = [Challenge::TlsAlpn, Challenge::Http];
+        let permit = OrderPermit::new(Instant::now());
+        assert_eq!(challenges("made-up.app.test", Some(permit)), by_port);
+        let listed = challenges("app.test", None);
+        assert_eq!(listed, [&by_port[..], &[Challenge::Dns]].concat());
+        assert_eq!(challenges("*.app.test", None), [Challenge::Dns]);
+    }
+
+    /// A limit of one name is neither used up by another name that fails at the same time, nor
+    /// kept to by it.
+    #[test]
+    fn a_retry_after_is_for_the_name_that_got_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = issuer(folder.path(), Vec::new());
         let pause = async |name: &str, told_secs: Option<u64>| {
             let mut keeper = NameKeeper::new(issuer.clone(), name.into(), None);
             let told = told_secs.map(|secs| SystemTime::now() + Duration::from_secs(secs));

@@ -1,6 +1,7 @@
 //! The DNS record of DNS-PERSIST-01 (draft-ietf-acme-dns-persist): the record that an account needs
 //! for a wildcard, and the fault of those that the DNS has.
 
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 /// Bytes of a string of a TXT record (RFC 1035 section 3.3).
@@ -50,6 +51,7 @@ impl PersistentRecord {
             return Err(why.into());
         }
         if account.is_empty() || !account.bytes().all(is_of_value) {
+            let account = printable(account);
             let why = format!("no record for DNS-PERSIST-01 can have its account's URL {account}");
             return Err(why);
         }
@@ -103,15 +105,15 @@ impl PersistentRecord {
         let mut seen: Vec<String> = Vec::new();
         for part in parts {
             let Some((tag, value)) = part.split_once('=') else {
-                return malformed(format!("\"{part}\" is no TAG=VALUE"));
+                return malformed(format!("\"{}\" is no TAG=VALUE", printable(part)));
             };
             // RFC 8659 section 4.1: tags are compared without case.
             let (tag, value) = (trimmed(tag).to_ascii_lowercase(), trimmed(value));
             if tag.is_empty() || !value.bytes().all(is_of_value) {
-                return malformed(format!("\"{part}\" is no TAG=VALUE"));
+                return malformed(format!("\"{}\" is no TAG=VALUE", printable(part)));
             }
             if seen.contains(&tag) {
-                return malformed(format!("it has `{tag}` twice"));
+                return malformed(format!("it has `{}` twice", printable(&tag)));
             }
             match &*tag {
                 "accounturi" => account = Some(value),
@@ -148,6 +150,11 @@ pub fn is_issuer(name: &str) -> bool {
         byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.'
     };
     (1..=253).contains(&name.len()) && !name.ends_with('.') && name.bytes().all(is_of_name)
+}
+
+/// A text of the network for a line that a terminal shows: only printable ASCII.
+pub fn printable(text: &str) -> impl fmt::Display {
+    text.escape_default()
 }
 
 /// RFC 8659 section 4.2: what a value is made of.
@@ -258,6 +265,16 @@ mod tests {
     }
 
     proptest! {
+        /// A fault stands in a comment of a zone file, which a line's end would end.
+        #[test]
+        fn a_fault_is_printable_and_has_one_line(
+            parts in proptest::collection::vec("\\PC{0,9}[=\n\r\x1b\u{202e}\u{85}a]{0,4}", 0..5),
+        ) {
+            let text = format!("ca.test;{}", parts.join(";"));
+            let fault = found(&[&text]).unwrap_err().to_string();
+            prop_assert!(fault.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{fault:?}");
+        }
+
         /// Records come from the network. Whatever they say, one that is taken has our account.
         #[test]
         fn only_a_record_of_the_account_is_taken(

@@ -94,21 +94,24 @@ impl Acme {
     /// [`CertificateLack`]; [`CertificateLack::Ordered`] also for a name that nobody has asked for.
     pub fn certificates(&self, name: &str) -> Result<Arc<Certificates>, CertificateLack> {
         let names = self.names.read();
+        let (exact, wildcard) = (names.get(name), wildcard(&names, name));
+        served(exact, wildcard).ok_or_else(|| match exact.or(wildcard) {
+            Some(entry) => entry.lack,
+            None if is_deep(&names, name) => CertificateLack::Deep,
+            None => CertificateLack::Ordered,
+        })
+    }
+
+    /// The certificates of a name that is ordered once a client asks for it. A wildcard above it
+    /// that is ordered for another rule, and has no certificate, does not stand in its way.
+    ///
+    /// # Errors
+    /// [`CertificateLack`], of the name itself; [`CertificateLack::Ordered`] if nobody has asked.
+    pub fn certificates_on_demand(&self, name: &str) -> Result<Arc<Certificates>, CertificateLack> {
+        let names = self.names.read();
         let exact = names.get(name);
-        let own = exact.and_then(|entry| entry.certificates.as_ref());
-        if let Some(own) = own {
-            return Ok(own.clone());
-        }
-        let above = name.split_once('.').map(|(_, above)| above);
-        let wildcard = above.and_then(|above| names.get(&*format!("*.{above}")));
-        match (wildcard, exact) {
-            (Some(Entry { certificates: Some(known), .. }), _) => Ok(known.clone()),
-            (_, Some(entry)) | (Some(entry), None) => Err(entry.lack),
-            (None, None) => Err(match above.is_some_and(|above| is_deep(&names, above)) {
-                true => CertificateLack::Deep,
-                false => CertificateLack::Ordered,
-            }),
-        }
+        let lack = exact.map_or(CertificateLack::Ordered, |entry| entry.lack);
+        served(exact, wildcard(&names, name)).ok_or(lack)
     }
 
     /// Each name with the certificates that are served for it now, or why there are none.
@@ -129,7 +132,7 @@ impl Acme {
         wait: Duration,
     ) -> Result<Arc<Certificates>, CertificateLack> {
         let mut changed = self.changed.subscribe();
-        if self.certificates(name).is_err() {
+        if self.certificates_on_demand(name).is_err() {
             let (answer, answered) = oneshot::channel();
             let ask = Ask::Certificate(name.into(), answer);
             self.asks.try_send(ask).map_err(|_| CertificateLack::Busy)?;
@@ -137,7 +140,7 @@ impl Acme {
         }
         let issued = async {
             loop {
-                match self.certificates(name) {
+                match self.certificates_on_demand(name) {
                     Err(CertificateLack::Ordered) => {}
                     known => return known,
                 }
@@ -214,6 +217,14 @@ impl Acme {
         answered.await.unwrap_or_else(|_| Err("there is no account yet: see the log".into()))
     }
 
+    /// Adds a name whose order begins. One that is there keeps what it has.
+    pub(crate) fn begin(&self, name: &str, is_asked: bool) {
+        let lack = CertificateLack::Ordered;
+        let new = Entry { certificates: None, lack, is_asked };
+        self.names.write().entry(name.into()).or_insert(new).is_asked = is_asked;
+        self.changed.send_replace(());
+    }
+
     pub(crate) fn set(&self, name: &str, entry: Entry) {
         let mut names = self.names.write();
         match names.get_mut(name) {
@@ -256,10 +267,22 @@ impl Acme {
     }
 }
 
+/// The wildcard that covers a name.
+fn wildcard<'n>(names: &'n HashMap<Box<str>, Entry>, name: &str) -> Option<&'n Entry> {
+    let (_, above) = name.split_once('.')?;
+    names.get(&*format!("*.{above}"))
+}
+
+/// The certificates of the name itself, or else of the wildcard.
+fn served(exact: Option<&Entry>, wildcard: Option<&Entry>) -> Option<Arc<Certificates>> {
+    let mut entries = [exact, wildcard].into_iter().flatten();
+    entries.find_map(|entry| entry.certificates.clone())
+}
+
 /// True if a wildcard is ordered further above a name. Its certificate covers one label only (RFC
 /// 9525 section 6.3).
-fn is_deep(names: &HashMap<Box<str>, Entry>, above: &str) -> bool {
-    let mut parents = above.match_indices('.').map(|(at, _)| &above[at + 1..]);
+fn is_deep(names: &HashMap<Box<str>, Entry>, name: &str) -> bool {
+    let mut parents = name.match_indices('.').skip(1).map(|(at, _)| &name[at + 1..]);
     parents.any(|parent| names.contains_key(&*format!("*.{parent}")))
 }
 

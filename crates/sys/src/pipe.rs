@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::fs::{self, OFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
 /// A kernel pipe, created empty.
@@ -39,4 +40,11 @@ impl Pipe {
     pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::read(&self.read, into)?)
     }
+}
+
+/// Has reads of this end of a pipe fail with `WouldBlock` where they would wait. The other end is as
+/// it was.
+pub fn never_wait(end: impl AsFd) -> io::Result<()> {
+    let flags = fs::fcntl_getfl(&end)?;
+    Ok(fs::fcntl_setfl(&end, flags | OFlags::NONBLOCK)?)
 }

@@ -388,7 +388,9 @@ impl Certificate {
         // Without the lock: it takes as long as several handshakes.
         let made = coding.code(message);
         let coded = made.as_deref().map(<[u8]>::to_vec);
-        let more = self.compressed.lock().get_or_insert_default().put(coding, length, made);
+        let mut compressed = self.compressed.lock();
+        let more = compressed.get_or_insert_default().put(coding, length, made);
+        // With the lock: who drops them subtracts these bytes.
         self.shared.key_bytes.fetch_add(more, Relaxed);
         coded
     }

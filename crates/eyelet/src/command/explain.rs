@@ -24,13 +24,15 @@ use eyelet_config::{
 
 pub use args::ExplainArgs;
 
-/// Prints the verdict and the reasons. Exits with 0, or with 2 if the file or a flag is wrong.
+/// Prints the verdict and the reasons. Exits with 0, or with 2 if the file, a list or a flag is
+/// wrong: also where the edge answers by what it read before.
 /// `words` are the flags as they were typed.
 pub fn explain(args: &ExplainArgs, words: &[String], out: &mut impl Write) -> ExitCode {
     let explained = match eyelet_config::load(&args.file, Depth::Files) {
         Ok(loaded) => answer(args, &loaded.config, out),
         Err(mistakes) => print_mistakes(&mistakes, out)
-            .and_then(|()| by_edge::explain(args, words, &mistakes, out)),
+            .and_then(|()| by_edge::explain(args, words, &mistakes, out))
+            .map(|()| false),
     };
     // A closed output is not a mistake in the file.
     if explained.unwrap_or(true) { ExitCode::SUCCESS } else { ExitCode::from(check::MISTAKES) }

@@ -3,7 +3,7 @@
 
 use crate::acme::{HANDSHAKE_FAILURE, World, open};
 use crate::support::client::alert_in;
-use crate::support::dns::Says;
+use crate::support::dns::{ANY, Dns, Says};
 use crate::support::{Edge, Said, edge, need, output, until};
 
 const RULE: &str = "sni = \"*.app.test\"";
@@ -30,6 +30,12 @@ fn a_wildcard_is_issued_once_its_persistent_record_is_there() {
         return;
     }
     let world = world();
+    // The first resolver sees an inner zone without the record.
+    let inside = Dns::new(&[(ANY, Says::NxDomain)]);
+    let servers = format!("[\"{}\", \"{}\"]", inside.address, world.dns.address);
+    let ends = |world: &World, more: &str| {
+        ends(world, more).replace(&format!("\"{}\"", world.dns.address), &servers)
+    };
     let config = world.config(world.tls, RULE, &ends(&world, ""));
     let file = edge::write(&world.pki.folder, &config);
     let said = eyelet(&world, &["check"], &file);
@@ -66,6 +72,7 @@ fn a_wildcard_is_issued_once_its_persistent_record_is_there() {
     assert_eq!(world.pebble.ordered(), 1, "{}", world.pebble.log());
     let said = eyelet(&world, &["acme", "record"], &file);
     assert!(said.text.contains("; it is there\n"), "{said:?}");
+    assert!(inside.asked(RECORD) > 0, "the first resolver was asked");
     // One label only.
     let error = open(&roots, world.tls, "deep.one.app.test").unwrap_err();
     assert_eq!(alert_in(&error), Some(HANDSHAKE_FAILURE));

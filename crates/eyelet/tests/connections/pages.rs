@@ -29,8 +29,13 @@ use crate::support::{Folder, Machine, Pki, output};
 const REASONS: [&str; 3] =
     ["it builds for minutes", "it needs systemd", "it needs a package or a registry of packages"];
 /// The number of blocks of a page that need not run, at most. All blocks of other pages run.
-const NOT_RUN: &[(&str, usize)] =
-    &[("README.md", 2), ("gateway.md", 1), ("packages.md", 3), ("running.md", 3)];
+const NOT_RUN: &[(&str, usize)] = &[
+    ("README.md", 2),
+    ("certificates.md", 1),
+    ("gateway.md", 1),
+    ("packages.md", 3),
+    ("running.md", 3),
+];
 /// The columns of a command and of what it prints: browsers scroll longer ones.
 const COMMAND_COLUMNS_MAX: usize = 100;
 /// The mark in the output before the text of the command with this number.

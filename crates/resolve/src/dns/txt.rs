@@ -15,8 +15,9 @@ use eyelet_config::Dns;
 const TEXTS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// The TXT records of a name, each with its strings joined; none if it has none. Servers are asked
-/// in turn, without a cache. An error says why no server knows it, by the first one.
+/// The TXT records of a name, each with its strings joined; none if no server knows one. Servers
+/// are asked in turn, without a cache: the first may see another zone than the internet does. An
+/// error says why no server answers, by the first one.
 pub fn look_up(
     dns: Dns,
     owner: String,
@@ -30,13 +31,17 @@ async fn ask(dns: &Dns, owner: &str) -> Result<Vec<String>, String> {
     let mut owner = name(owner)?;
     owner.set_fqdn(true);
     let query = Query::query(owner, RecordType::TXT);
-    let mut fault = None;
+    let (mut fault, mut is_answered) = (None, false);
     for endpoint in endpoints {
         let server = DnsServer::new(endpoint, &options, &Arc::default(), false)?;
         match server.ask_once(&query).await.and_then(|response| read(&response)) {
+            Ok(texts) if texts.is_empty() => is_answered = true,
             Ok(texts) => return Ok(texts),
             Err(why) => fault = fault.or(Some(why)),
         }
+    }
+    if is_answered {
+        return Ok(Vec::new());
     }
     Err(fault.unwrap_or_else(|| "no resolver".to_owned()))
 }

@@ -175,11 +175,15 @@ async fn issued(connection: &Active<'_>, on_demand: bool) -> Result<Arc<Certific
     let lacks = |lack| End::failed(Reason::NoCertificate(lack));
     let name =
         connection.info.decided.sni.as_ref().ok_or_else(|| lacks(CertificateLack::NoName))?;
-    let mut issued = snapshot.acme.certificates(name);
-    if on_demand && matches!(issued, Err(CertificateLack::Ordered)) {
+    let acme = &snapshot.acme;
+    if !on_demand {
+        return acme.certificates(name).map_err(lacks);
+    }
+    let mut issued = acme.certificates_on_demand(name);
+    if matches!(issued, Err(CertificateLack::Ordered)) {
         // The rest is for the handshake.
         let wait = snapshot.config.limits.handshake_timeout * 3 / 4;
-        let order = async { issued = snapshot.acme.order(name, wait).await };
+        let order = async { issued = acme.order(name, wait).await };
         peek::while_there(connection.edge, connection.handle, order, Stage::Handshake).await?;
     }
     issued.map_err(lacks)
