@@ -205,11 +205,6 @@ fn listeners() {
         ["1:1: no listener; expected at least one [[listener]] with an `address` such as \
           \"0.0.0.0:443\""]
     );
-    let profile = said(&read("[sandbox.build]\nallow = \"a.example\"\n").unwrap_err());
-    assert!(
-        profile.len() == 1 && profile[0].contains("--profile build -- true` checks"),
-        "{profile:?}"
-    );
     for (keys, expected) in [
         ("kind = \"direct\"", "1:1: a listener needs an `address`, such as \"0.0.0.0:443\""),
         (
