@@ -165,7 +165,8 @@ fn read_rules<'t>(
     (files, lists, local, ordered): ReadState<'_, 't>,
 ) -> (Reading<'t>, Rules, Option<Place<'t>>) {
     let sections = document.sections("rule", "[[rule]]");
-    if document.lacks("rule") {
+    let is_of_sandboxes = document.lacks("listener") && document.value("sandbox").is_some();
+    if document.lacks("rule") && !is_of_sandboxes {
         document.at.warning("no rule; every connection will be refused");
     }
     if let Some(beyond) = sections.get(eyelet_policy::RULES_MAX) {
@@ -197,6 +198,7 @@ fn read_rules<'t>(
     let policy = Rules::with_lists(&matchers, lists.lists());
     check_coverage(&policy, &matchers, &rules, &read);
     request_order::check(&matchers, &rules, &read);
+    request_order::check_files(&policy, &matchers, &rules, &read);
     (rules, policy, spiffe)
 }
 

@@ -2,8 +2,11 @@
 
 use std::collections::HashMap;
 
+use eyelet_wire::connect::{Target, TargetHost};
+use eyelet_wire::hello::HostName;
+
 use crate::conditions::{Conditions, Cover};
-use crate::lists::ListId;
+use crate::lists::{ListId, ListedBy, Lists};
 use crate::matcher::Matcher;
 use crate::names::{Found, NamePattern};
 use crate::nets::{AddressSet, NetSet};
@@ -26,6 +29,77 @@ pub struct Coverage {
     /// The first rule that was not analysed, if the list takes too many comparisons: see
     /// `COMPARISONS_MAX`.
     pub stopped_at: Option<RuleId>,
+}
+
+/// A name of a rule that reads requests, which an earlier rule passes on unread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// The rule that reads requests.
+    pub rule: RuleId,
+    /// The earlier one.
+    pub by: RuleId,
+    /// The name, as the later rule has it.
+    pub name: NamePattern,
+    /// The entry by which the earlier rule takes it.
+    pub listed_by: ListedBy,
+}
+
+impl Rules {
+    /// Finds rules that read requests of a name, and do not get them: a file gives the name to an
+    /// earlier rule that reads none. [`coverage`](Self::coverage) does not look into files, because
+    /// they may change. Returns one name for a rule, and takes port 443 for a CONNECT.
+    pub fn unread(&self, rules: &[Rule]) -> Vec<Unread> {
+        let lists = self.lists();
+        let passes = |rule: &Rule| !(rule.refuse || rule.shadow || rule.serves_requests);
+        let passing = (0..).map(RuleId).zip(rules);
+        let passing = passing.filter(|(_, rule)| passes(rule) && !rule.sni_lists.is_empty());
+        let passing: Vec<_> = passing.collect();
+        let (mut comparisons, mut found) = (0, Vec::new());
+        for (id, rule) in (0..).map(RuleId).zip(rules) {
+            if rule.shadow || !(rule.serves_requests || !rule.requests.is_empty()) {
+                continue;
+            }
+            let names = rule.sni.iter().filter_map(|name| Some((name, said(name)?)));
+            let mut unread = names.filter_map(|(name, said)| {
+                let mut earlier = passing.iter().take_while(|(by, _)| *by < id);
+                let (by, listed_by) = earlier.find_map(|(by, passing)| {
+                    comparisons += 1;
+                    let mut files = passing.sni_lists.iter();
+                    let listed_by = files.find_map(|list| lists.find_name(*list, &said))?;
+                    takes(&passing.conditions, &rule.conditions, said, &lists)
+                        .then_some((*by, listed_by))
+                })?;
+                Some(Unread { rule: id, by, name: name.clone(), listed_by })
+            });
+            found.extend(unread.next());
+            if comparisons > COMPARISONS_MAX {
+                break;
+            }
+        }
+        found
+    }
+}
+
+/// A name of a pattern, as a hello says it.
+fn said(pattern: &NamePattern) -> Option<HostName> {
+    match pattern {
+        NamePattern::Absent => None,
+        NamePattern::Exact(name) => HostName::new(name.as_bytes()).ok(),
+        NamePattern::Suffix(suffix) => HostName::new(format!("any.{suffix}").as_bytes()).ok(),
+    }
+}
+
+/// True if `wide` hold for all connections to a name at port 443 for which `narrow` do, which hold
+/// for some.
+fn takes(wide: &Conditions, narrow: &Conditions, name: HostName, lists: &Lists) -> bool {
+    let target = Target { host: TargetHost::Name(name), port: 443 };
+    let connects = |of: &Conditions| {
+        let is_listed = of.connect.contains(&target) || of.from_files.has_target(&target, lists);
+        !of.asks(Matcher::Connect) || is_listed
+    };
+    let from_files = wide.from_files.without(Matcher::Connect);
+    let rest = Conditions { connect: Default::default(), from_files, ..wide.clone() };
+    connects(wide) && connects(narrow) && rest.cover(narrow) == Cover::Whole
 }
 
 impl Rules {

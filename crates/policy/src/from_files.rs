@@ -115,6 +115,11 @@ impl FromFiles {
         })
     }
 
+    /// A copy without the lists of `matcher`.
+    pub(crate) fn without(&self, matcher: Matcher) -> Self {
+        Self(self.0.iter().filter(|file| file.matcher != matcher).copied().collect())
+    }
+
     fn of(&self, matcher: Matcher) -> impl Iterator<Item = &FromFile> {
         self.0.iter().filter(move |file| file.matcher == matcher)
     }

@@ -1,10 +1,10 @@
 //! Warns of rules on requests that do not do together what they seem to: a refuse rule before bytes
-//! that nobody reads, a question that is never asked, and handshakes that a later rule does not
-//! take.
+//! that nobody reads, a question that is never asked, handshakes that a later rule does not take,
+//! and names that the file of an earlier rule takes away.
 
 use std::collections::{HashMap, HashSet};
 
-use eyelet_policy::{NamePattern, Rule};
+use eyelet_policy::{NamePattern, Rule, Rules};
 
 use crate::model::{Action, Terminate};
 use crate::rules::Reading;
@@ -54,6 +54,28 @@ pub(crate) fn check(matchers: &[Rule], rules: &Reading<'_>, sections: &[Section<
                 break;
             }
         }
+    }
+}
+
+/// Warns of rules that read requests of a name which the file of an earlier rule has, too: that one
+/// passes its connections on, whatever is in them.
+pub(crate) fn check_files(
+    policy: &Rules,
+    matchers: &[Rule],
+    rules: &Reading<'_>,
+    sections: &[Section<'_>],
+) {
+    for found in policy.unread(matchers) {
+        let (rule, by) = (found.rule.0 as usize, found.by.0 as usize);
+        let (Some(section), Some(of)) = (sections.get(rule), sections.get(by)) else { continue };
+        let file = found.listed_by.file.as_deref().unwrap_or("a regular expression");
+        section.at.warning(format!(
+            "{} is in {file} of \"{}\" (line {}), which reads no requests and takes its \
+             connections first; put this rule above that one",
+            found.name,
+            rules.name(by).unwrap_or_default(),
+            of.at.line()
+        ));
     }
 }
 

@@ -210,7 +210,8 @@ fn secrets(
 
 fn rules(profile: &Section<'_>, folder: &Path) -> Vec<SandboxRule> {
     let sections = profile.sections("rule", RULE_TITLE);
-    let rules = (1..).zip(&sections).filter_map(|(number, section)| {
+    let mut earlier: Vec<SandboxRule> = Vec::new();
+    for (number, section) in (1..).zip(&sections) {
         section.check_keys(&RULE_KEYS);
         let name = match section.text("name") {
             Some(name) => name.text.to_owned(),
@@ -219,13 +220,46 @@ fn rules(profile: &Section<'_>, folder: &Path) -> Vec<SandboxRule> {
         let sni = section.texts("sni").unwrap_or_default().into_iter();
         let sni = sni.filter_map(|name| name.parse(pattern)).collect();
         let (methods, paths) = requests::written(section);
-        let action = rule_action(section, folder)?;
+        let Some(action) = rule_action(section, folder) else { continue };
         if action == SandboxAction::Splice {
             requests::check_splice(section);
         }
-        Some(SandboxRule { name, sni, action, methods, paths })
-    });
-    rules.collect()
+        let rule = SandboxRule { name, sni, action, methods, paths };
+        check_earlier(section, &rule, &earlier);
+        earlier.push(rule);
+    }
+    earlier
+}
+
+/// Reports a rule that never gets a name, because an earlier one takes all that comes to it. It is
+/// about rules that mint: at port 80 those take nothing.
+fn check_earlier(section: &Section<'_>, rule: &SandboxRule, earlier: &[SandboxRule]) {
+    if rule.action == SandboxAction::Splice {
+        return;
+    }
+    let takes = |by: &SandboxRule, name: &str| {
+        by.sni.is_empty() || by.sni.iter().any(|own| own == name || is_below(name, own))
+    };
+    for by in earlier.iter().filter(|by| !by.asks_requests()) {
+        let name = match &*rule.sni {
+            [] => by.sni.is_empty().then_some("any name"),
+            sni => sni.iter().find(|name| takes(by, name)).map(|name| &**name),
+        };
+        if let Some(name) = name {
+            let message = format!(
+                "this rule never gets {name}: \"{}\" is above it, and takes all requests to that; \
+                 put this rule first",
+                by.name
+            );
+            return section.at.error(message);
+        }
+    }
+}
+
+/// True if a pattern is of names below those of `above`, as `a.b` and `*.a.b` are for `*.b`.
+fn is_below(pattern: &str, above: &str) -> bool {
+    let Some(suffix) = above.strip_prefix('*') else { return false };
+    pattern.ends_with(suffix)
 }
 
 /// A name, or names below one, as a rule writes them.
@@ -258,7 +292,7 @@ fn rule_action(section: &Section<'_>, folder: &Path) -> Option<SandboxAction> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
     use std::collections::BTreeSet;
 
@@ -314,5 +348,44 @@ mod tests {
         std::fs::write(&file, "[sandbox.build]\nalow = \"a.example\"\n").unwrap();
         let mistake = sandbox_profile(&file, "build").unwrap_err()[0].to_string();
         assert!(mistake.contains("did you mean `allow`?"), "{mistake}");
+    }
+
+    #[test]
+    fn a_rule_that_never_gets_a_name_is_a_mistake() {
+        const OPEN: &str = "action = \"terminate\"\ncertificate = \"mint\"\n";
+        const SPLICE: &str = "action = \"splice\"\n";
+        let look = |sni: &str| format!("{sni}\nmethod = \"GET\"\n{OPEN}");
+        let named = |sni: &str| format!("sni = \"{sni}\"");
+        let all = "# no `sni`";
+        let (forge, below) = (named("forge.example"), named("*.forge.example"));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("edge.toml");
+        for (first, second, name) in [
+            (OPEN.to_owned(), look(&forge), "forge.example"),
+            (OPEN.to_owned(), look(all), "any name"),
+            (format!("{forge}\n{OPEN}"), look(&forge), "forge.example"),
+            (format!("{below}\n{OPEN}"), look(&named("a.forge.example")), "a.forge.example"),
+            (format!("{below}\n{SPLICE}"), look(&named("*.a.forge.example")), "*.a.forge.example"),
+            (format!("{forge}\n{SPLICE}"), format!("{forge}\n{OPEN}"), "forge.example"),
+            (format!("{below}\n{SPLICE}"), look(&forge), ""),
+            (format!("{forge}\n{SPLICE}"), look(&below), ""),
+            (format!("{forge}\n{SPLICE}"), look(all), ""),
+            (look(&forge), OPEN.to_owned(), ""),
+            (look(&forge), look(&forge), ""),
+            // What does not speak TLS comes to the second.
+            (format!("{forge}\n{OPEN}"), format!("{forge}\n{SPLICE}"), ""),
+        ] {
+            let [first, second] =
+                [first, second].map(|rule| format!("[[sandbox.build.rule]]\n{rule}\n"));
+            std::fs::write(&file, format!("[sandbox.build]\n{first}{second}")).unwrap();
+            match (sandbox_profile(&file, "build"), name) {
+                (Ok(_), "") => {}
+                (Err(found), name) if !name.is_empty() => {
+                    let expected = format!("this rule never gets {name}: \"rule 1\" is above it");
+                    assert!(found[0].to_string().contains(&expected), "{}", found[0]);
+                }
+                (found, _) => panic!("{first}{second}: {:?}", found.err()),
+            }
+        }
     }
 }

@@ -29,9 +29,7 @@ impl Listeners {
         let sections = document.sections("listener", "[[listener]]");
         let mut listeners = Self { folder: files.path(""), ..Self::default() };
         if document.value("listener").is_none() {
-            let message = "no listener; expected at least one [[listener]] with an `address` such \
-                as \"0.0.0.0:443\"";
-            document.at.missing(message);
+            document.at.missing(no_listener(document));
         }
         if let Some(beyond) = sections.get(LISTENERS_MAX) {
             beyond.at.error(format!("more than {LISTENERS_MAX} listeners"));
@@ -158,6 +156,21 @@ impl Listener {
             Some(name) => format!("\"{name}\""),
             None => format!("\"{}\"", self.address),
         }
+    }
+}
+
+/// Says that an edge needs a listener, or who uses a file that has profiles of sandboxes instead.
+fn no_listener(document: &Section<'_>) -> String {
+    let profiles = document.section("sandbox", "[sandbox]");
+    match profiles.as_ref().and_then(|profiles| profiles.table.keys().next()) {
+        Some(name) if document.value("rule").is_none() => format!(
+            "only profiles of sandboxes here, and no edge: `eyelet sandbox --config FILE \
+             --profile {} -- true` checks one of them",
+            name.get_ref()
+        ),
+        _ => "no listener; expected at least one [[listener]] with an `address` such as \
+              \"0.0.0.0:443\""
+            .to_owned(),
     }
 }
 

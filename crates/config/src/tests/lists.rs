@@ -291,3 +291,62 @@ fn a_changed_file_has_its_expressions_compiled_again() {
     assert_eq!(said_of(&folder, &found), ["ads.txt:2:1: unclosed group"]);
     assert_eq!(["other.x", "track.x"].map(|name| rule_for(&config, name)), [None, Some(1)]);
 }
+
+#[test]
+fn a_name_of_an_earlier_rule_s_file_is_not_read() {
+    let folder = Folder::new();
+    folder.write("allow.txt", "forge.example\n.mirror.example\n");
+    const LIST: &str = "[[rule]]\nsni = { file = \"allow.txt\" }\naction = \"splice\"\n\
+                        upstream = \"{sni}:443\"\n";
+    let refuse = LIST.replace("splice", "refuse").replace("upstream = \"{sni}:443\"\n", "");
+    let serves = |more: &str| {
+        format!(
+            "[[rule]]\naction = \"terminate\"\ncertificate = \"local\"\n\
+             upstream = \"http://127.0.0.1:3000\"\n{more}\n"
+        )
+    };
+    let of = |name: &str| serves(&format!("sni = \"{name}\"\nmethod = \"GET\""));
+    let client =
+        |net: &str, rule: &str| rule.replace("sni =", &format!("client = \"{net}\"\nsni ="));
+    for (first, second, name) in [
+        (LIST.to_owned(), of("forge.example"), "forge.example"),
+        (LIST.to_owned(), serves("sni = \"forge.example\""), "forge.example"),
+        (LIST.to_owned(), of("*.mirror.example"), "*.mirror.example"),
+        (LIST.to_owned(), of("*.forge.example"), ""),
+        (LIST.to_owned(), serves("method = \"GET\""), ""),
+        (of("forge.example"), LIST.to_owned(), ""),
+        (refuse, of("forge.example"), ""),
+        (client("192.0.2.0/24", LIST), of("forge.example"), ""),
+        (client("192.0.2.0/24", LIST), client("192.0.2.7", &of("forge.example")), "forge.example"),
+        (LIST.to_owned() + "shadow = true\n", of("forge.example"), ""),
+    ] {
+        let found = check(&folder, &(first.clone() + &second)).unwrap().warnings;
+        let found: Vec<_> =
+            said(&found).into_iter().filter(|line| line.contains("reads no requests")).collect();
+        match name {
+            "" => assert_eq!(found, [""; 0], "{first}{second}"),
+            _ => {
+                let expected = format!("warning: {name} is in allow.txt of \"rule 1\" (line 3), ");
+                assert!(found.len() == 1 && found[0].contains(&expected), "{found:?}");
+            }
+        }
+    }
+    // By CONNECT, at the port of TLS.
+    let connect = "connect = { file = \"allow.txt\", port = 443 }\nsni";
+    let rules = LIST.replace("sni =", &format!("{connect} ="));
+    for (own, warnings) in
+        [("", 1), ("connect = \"forge.example:443\"\n", 1), ("connect = \"*:8443\"\n", 0)]
+    {
+        let mint = "action = \"terminate\"\ncertificate = \"mint\"\nmint_ca = \"a.pem\"\n\
+                    mint_key = \"a.key\"\nupstream = \"destination\"\nmethod = \"GET\"\n";
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:1\"\nkind = \"connect\"\n{rules}[[rule]]\n\
+             sni = \"forge.example\"\n{own}{mint}"
+        );
+        folder.write("proxy.toml", &text);
+        // The authority is not there.
+        let found = load(&folder.0.join("proxy.toml"), Depth::Full).unwrap_err();
+        let found = said(&found).into_iter().filter(|line| line.contains("reads no requests"));
+        assert_eq!(found.count(), warnings, "{text}");
+    }
+}

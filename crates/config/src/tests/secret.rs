@@ -169,3 +169,10 @@ fn a_profile_names_its_secrets() {
     let fault = read(&format!("{allow}secrets = \"EYELET_SECRET_OTHER\"\n{mint}")).unwrap_err();
     assert!(fault.contains("has the placeholder \"EYELET_SECRET_OTHER\""), "{fault}");
 }
+
+#[test]
+fn a_file_of_profiles_is_told_who_checks_it() {
+    let profile = said(&read("[sandbox.build]\nallow = \"a.example\"\n").unwrap_err());
+    let expected = "--profile build -- true` checks";
+    assert!(profile.len() == 1 && profile[0].contains(expected), "{profile:?}");
+}

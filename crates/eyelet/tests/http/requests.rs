@@ -377,6 +377,8 @@ fn hosts_lead_to_their_rule() {
         let heard = ask(&mut client, &format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         assert_eq!(heard.status, status, "{host}: {heard:?}");
     }
+    let line = edge.line("another rule's", |line| line["http"]["status"] == 421);
+    assert_eq!(line["outcome"], "refused", "{line}");
 }
 
 #[test]

@@ -220,7 +220,11 @@ impl ServedConnection {
             (true, _)
                 if matches!(
                     reason,
-                    Reason::Held(_) | Reason::Placeholder(_) | Reason::RefusedRequest(_)
+                    Reason::Held(_)
+                        | Reason::Misdirected(_)
+                        | Reason::Placeholder(_)
+                        | Reason::RefusedRequest(_)
+                        | Reason::Trace
                 ) =>
             {
                 end_of_failure(reason)
