@@ -72,6 +72,7 @@ const EVENTS: &[&str] = &[
     "line: failed: no rule serves this connection since a reload",
     "line: failed: shed: memory_max, a stream",
     "line: failed: upstream: HTTP/2: INTERNAL_ERROR received",
+    "line: failed: upstream: closed before it answered",
     "line: failed: upstream: closed before the response's end",
     "line: failed: upstream: the request was not taken",
     "line: failed: upstream: upstream_timeout",

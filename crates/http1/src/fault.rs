@@ -104,6 +104,9 @@ pub enum ResponseFault {
     /// The body ended before its content coding did.
     #[error("content coding cut short")]
     ContentCut,
+    /// The stream ended before the first byte of a response.
+    #[error("closed before it answered")]
+    Unbegun,
     /// The stream ended in the head or in the body.
     #[error("closed before the response's end")]
     Cut,

@@ -90,6 +90,8 @@ pub struct StoreTrust {
     pub store: String,
     /// It has the authority.
     pub is_trusted: bool,
+    /// The commands by which root has it trust the authority. Empty: this user may.
+    pub of_root: Vec<String>,
 }
 
 /// The stores that are there.
@@ -97,6 +99,12 @@ pub fn look(authority: &Authority, places: &Places) -> Vec<StoreTrust> {
     let trust = |store: &Store| StoreTrust {
         store: store.to_string(),
         is_trusted: store.is_installed(authority),
+        of_root: match store {
+            Store::System(system) if !places.is_root => {
+                system.commands(authority, TrustChange::Install)
+            }
+            Store::System(_) | Store::Nss(_) => Vec::new(),
+        },
     };
     stores(places).iter().map(trust).collect()
 }

@@ -54,7 +54,7 @@ impl From<NoAnswer> for Failure {
             NoAnswer::NoRoom => Self::no_room(Shed::ResponseHead),
             NoAnswer::Alert(alert) => Self::Answer(Reason::UpstreamAlert(alert)),
             NoAnswer::Broken(reason) => Self::Answer(reason),
-            NoAnswer::Dead => ResponseFault::Cut.into(),
+            NoAnswer::Dead => ResponseFault::Unbegun.into(),
             NoAnswer::Fault(fault) => fault.into(),
             NoAnswer::Http1Wanted => Self::Answer(Reason::UpstreamWantsHttp1),
             NoAnswer::Unread => Self::Answer(Reason::UpstreamUnread),

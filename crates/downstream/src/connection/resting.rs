@@ -84,7 +84,8 @@ pub struct RestingFacts {
     pub path: Option<PathAndQuery>,
     /// The status that the client got.
     pub status: Option<u16>,
-    /// Milliseconds until the response's head.
+    /// Milliseconds until the response's head. Before it: those from its beginning until the wait
+    /// for it began.
     pub upstream_ms: Option<u64>,
     /// Bytes written to the upstream.
     pub bytes_to_upstream: u64,

@@ -91,7 +91,7 @@ fn listen(port: Option<u16>) -> Result<Vec<SocketAddr>, Box<dyn Error>> {
         Some(port) => ports::bound(&LOOPBACK, port).map_err(|error| {
             format!("cannot listen at port {port}: {error}. Without --port a free one is taken")
         })?,
-        None => ports::first_free(&LOOPBACK, &[PORT], &[], &mut { said })?,
+        None => ports::first_free(&LOOPBACK, &[PORT], &[], &mut |taken| said(&taken.to_string()))?,
     })
 }
 

@@ -1,16 +1,14 @@
 //! `eyelet doctor`: what keeps local HTTPS from working on this machine, each with the command that
 //! mends it. It changes nothing.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
-use eyelet_child::Endpoint;
 use eyelet_local_ca::trust::{self, Places};
 use eyelet_local_ca::{Authority, LocalCaError, folder_option, folder_or_default, shell_word};
 
@@ -40,6 +38,12 @@ const PYTHON_RESOLVES: &str = "\
 import socket, sys
 found = {entry[4][0] for entry in socket.getaddrinfo(sys.argv[1], 443)}
 sys.exit(0 if all(ip == '::1' or ip.startswith('127.') for ip in found) else 1)";
+
+/// What is said of a program that the variables of `eyelet run` have trust the authority.
+const NOT_OUTSIDE: &str = "does not trust it outside of `eyelet run`";
+/// Has programs find all names under `localhost`: a line of /etc/hosts is for one name.
+const FIND_LOCALHOST: &str = "sudo apt install libnss-myhostname    # all names under localhost; \
+    Fedora and Arch have it: add myhostname to hosts: in /etc/nsswitch.conf";
 
 /// Arguments of `eyelet doctor`.
 #[derive(Args, Clone, Debug)]
@@ -83,6 +87,10 @@ impl Check {
 
     fn bad(what: &'static str, seen: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { what, health: Health::Bad, seen: seen.into(), mend: Some(mend.into()) }
+    }
+
+    fn fair(what: &'static str, seen: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { health: Health::Fair, ..Self::bad(what, seen, mend) }
     }
 
     fn lines(&self) -> String {
@@ -153,12 +161,20 @@ fn authority(folder: Option<&Path>) -> Result<Authority, Check> {
 
 fn of_stores(authority: &Authority) -> Vec<Check> {
     let install = format!("eyelet trust --install{}", folder_option(&authority.folder));
-    let check = |store: trust::StoreTrust| match store.is_trusted {
-        true => Check::good("trust", store.store),
-        false => Check::bad("trust", format!("not by {}", store.store), install.clone()),
+    let stores = trust::look(authority, &Places::here());
+    // The command for all stores would only print the ones for root.
+    let is_for_root = stores.iter().all(|store| store.is_trusted || !store.of_root.is_empty());
+    let check = |store: trust::StoreTrust| {
+        let mend = match is_for_root {
+            true => store.of_root.join(" && "),
+            false => install.clone(),
+        };
+        match store.is_trusted {
+            true => Check::good("trust", store.store),
+            false => Check::bad("trust", format!("not by {}", store.store), mend),
+        }
     };
-    let mut checks: Vec<Check> =
-        trust::look(authority, &Places::here()).into_iter().map(check).collect();
+    let mut checks: Vec<Check> = stores.into_iter().map(check).collect();
     if !trust::has_nss_tool() {
         let seen = "Chromium and Firefox cannot be asked without certutil (libnss3-tools)";
         checks.push(Check::absent("trust", seen));
@@ -172,7 +188,7 @@ fn of_node(authority: &Authority) -> Check {
     match runs(&["node", "-e", NODE_TRUSTS, &file.to_string_lossy()]) {
         Answered::Nothing(why) => Check::absent("Node", why),
         Answered::Yes => Check::good("Node", "trusts it"),
-        Answered::No => Check::bad("Node", "does not trust it, but within `eyelet run`", mend),
+        Answered::No => Check::fair("Node", NOT_OUTSIDE, mend),
     }
 }
 
@@ -187,7 +203,7 @@ fn of_java(authority: &Authority) -> Check {
     match runs(&list) {
         Answered::Nothing(why) => Check::absent("Java", why),
         Answered::Yes => Check::good("Java", "trusts it"),
-        Answered::No => Check::bad("Java", "does not trust it, but within `eyelet run`", mend),
+        Answered::No => Check::fair("Java", NOT_OUTSIDE, mend),
     }
 }
 
@@ -195,11 +211,13 @@ fn resolves(name: &str, who: &'static str, command: &[&str]) -> Check {
     match runs(command) {
         Answered::Nothing(why) => Check::absent("names", format!("{who}: {why}")),
         Answered::Yes => Check::good("names", format!("{who} finds {name} on this machine")),
-        Answered::No => Check::bad(
-            "names",
-            format!("{who} does not find {name} on this machine"),
-            format!("echo '127.0.0.1 {name}' | sudo tee -a /etc/hosts"),
-        ),
+        Answered::No => {
+            let mend = match name.ends_with(".localhost") {
+                true => FIND_LOCALHOST.to_owned(),
+                false => format!("echo '127.0.0.1 {name}' | sudo tee -a /etc/hosts"),
+            };
+            Check::fair("names", format!("{who} does not find {name} on this machine"), mend)
+        }
     }
 }
 
@@ -209,14 +227,12 @@ fn of_port(port: u16) -> Check {
         Err(error) => error,
     };
     if error.kind() == io::ErrorKind::PermissionDenied {
-        return Check {
-            what: "port",
-            health: Health::Fair,
-            seen: format!("{port} is for root: URLs end in :{}", HTTPS[1]),
-            mend: Some(format!("sudo sysctl net.ipv4.ip_unprivileged_port_start={port}")),
-        };
+        // 80 as well, from which is redirected. sysctl forgets it at the next start.
+        let mend = "echo net.ipv4.ip_unprivileged_port_start=80 | sudo tee \
+                    /etc/sysctl.d/50-eyelet.conf && sudo sysctl --system";
+        return Check::fair("port", format!("{port} is for root: URLs end in :{}", HTTPS[1]), mend);
     }
-    let holder = holder(port);
+    let holder = ports::holder(port);
     if holder.is_some_and(|pid| eyelet_child::has_command(pid, place::COMMAND)) {
         return Check::good("port", format!("{port} is Eyelet's, for your projects"));
     }
@@ -226,22 +242,7 @@ fn of_port(port: u16) -> Check {
     };
     let seen = format!("{who} on {port}: URLs have another one");
     let mend = format!("sudo ss -ltnp 'sport = :{port}'    # and end it, or go on with the other");
-    Check { what: "port", health: Health::Fair, seen, mend: Some(mend) }
-}
-
-/// The process that listens on this port.
-fn holder(port: u16) -> Option<u32> {
-    let is_port = |endpoint: &Endpoint| match endpoint {
-        Endpoint::Tcp(address) => {
-            let ip = address.ip().to_canonical();
-            address.port() == port && (ip.is_unspecified() || ip == IpAddr::from([127, 0, 0, 1]))
-        }
-        Endpoint::Unix(_) => false,
-    };
-    let listening = eyelet_child::listening().into_iter();
-    let sockets: HashSet<u64> =
-        listening.filter(|(_, endpoint)| is_port(endpoint)).map(|(number, _)| number).collect();
-    eyelet_child::holders(&sockets).first().copied()
+    Check::fair("port", seen, mend)
 }
 
 fn program(pid: u32) -> String {
@@ -256,12 +257,11 @@ fn clock() -> Check {
     }
     match runs(&["sh", "-c", asks]) {
         Answered::Yes => Check::good("clock", "set by the network"),
-        _ => Check {
-            what: "clock",
-            health: Health::Fair,
-            seen: "nothing sets it: certificates are valid by it".into(),
-            mend: Some("date; sudo timedatectl set-ntp true".into()),
-        },
+        _ => Check::fair(
+            "clock",
+            "nothing sets it: certificates are valid by it",
+            "date; sudo timedatectl set-ntp true",
+        ),
     }
 }
 

@@ -97,7 +97,7 @@ fn only_a_private_address_of_this_machine_is_shared() {
     let Some(network) = network() else { return };
     for (where_to, code, expected) in [
         ("here", 2, "expected lan, or an address of this machine"),
-        ("127.0.0.1", 2, "is no address of a private network"),
+        ("127.0.0.1", 2, "127.0.0.1 is this machine alone: say lan, or"),
         ("192.0.2.7", 2, "is no address of a private network"),
         ("192.168.77.77", 1, "192.168.77.77"),
         ("lan --tcp", 2, "cannot be used with"),

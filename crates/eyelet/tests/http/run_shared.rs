@@ -253,6 +253,11 @@ fn a_proxy_in_the_background_and_a_run_end_by_stop() {
     assert!(again.text.contains("`eyelet stop back.localhost` ends it\n"), "{}", again.text);
     let edge = network.edge();
     let run = network.run("", "shop");
+    let log = network.folder.path().join("own.log");
+    let mut own =
+        Talk::start(&mut network.eyelet(&format!("run --log {} -- sleep 600", log.display())));
+    own.hear("8443 serves your other projects; with --log this one has a port of its own: 84");
+    drop(own);
     let stopped = output(&mut network.eyelet("stop shop.localhost"));
     assert!(stopped.status.success(), "{}", stopped.text);
     let said = run.finish();
@@ -261,7 +266,7 @@ fn a_proxy_in_the_background_and_a_run_end_by_stop() {
     let missing = output(&mut network.eyelet("stop shop.localhost"));
     assert!(missing.text.starts_with("eyelet: no project has the name shop.localhost"));
     assert_eq!(missing.status.code(), Some(1));
-    assert!(output(&mut network.eyelet("stop back.localhost")).status.success());
+    assert!(output(&mut network.eyelet("stop back")).status.success());
     until("the end of the edge", || (!is_alive(edge)).then_some(()));
     let listed = network.list();
     assert_eq!(listed, "eyelet: no project of this user shares a port now\n");

@@ -84,11 +84,11 @@ fn doctor_names_what_is_wrong_and_the_command_that_mends_it() {
     assert!(said.text.contains("ok    port       8443 is Eyelet's, for your projects\n"));
     for who in ["Node", "Python"] {
         let line =
-            format!("bad   names      {who} does not find nowhere.invalid on this machine\n");
+            format!("note  names      {who} does not find nowhere.invalid on this machine\n");
         assert!(said.text.contains(&line), "{}", said.text);
     }
     assert!(said.text.contains("-> echo '127.0.0.1 nowhere.invalid' | sudo tee -a /etc/hosts\n"));
-    let node = "bad   Node       does not trust it, but within `eyelet run`\n";
+    let node = "note  Node       does not trust it outside of `eyelet run`\n";
     let (_, mend) = said.text.split_once(node).unwrap_or_else(|| panic!("{}", said.text));
     let mend = mend.lines().next().unwrap().trim_start().strip_prefix("-> ").unwrap();
     // The printed command.

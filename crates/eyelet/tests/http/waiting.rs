@@ -89,6 +89,37 @@ fn a_long_poll_rests_and_is_answered() {
     asked.goes_on();
 }
 
+/// What its line says of the upstream is not rounded to ticks of the timer wheel, and is as long as
+/// the wait.
+#[test]
+fn the_time_of_a_slow_upstream_counts_while_it_rests() {
+    if !need("curl") {
+        return;
+    }
+    for (version, pause) in [("--http1.1", 1_500), ("--http2", 1_500), ("--http1.1", 2_300)] {
+        let web = Web::with(Upstream::by_hand(), "", "");
+        let url = format!("https://app.test:{}/slow", web.edge.port());
+        let resolve = format!("app.test:{}:127.0.0.1", web.edge.port());
+        let mut curl = Command::new("curl")
+            .args(["-sSk", version, "--resolve", &resolve, &url])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut app = web.app.take();
+        head(&mut app);
+        let got = std::time::Instant::now();
+        std::thread::sleep(std::time::Duration::from_millis(pause));
+        let least = got.elapsed().as_millis() as u64;
+        app.write_all(OK).unwrap();
+        assert!(curl.wait().unwrap().success());
+        let said = web.request_line("/slow");
+        let upstream_ms = said["http"]["upstream_ms"].as_u64().unwrap();
+        let whole_ms = said["duration_ms"].as_u64().unwrap();
+        // Two clocks are cut to whole milliseconds, and the head was sent before it was read.
+        assert!(least - 100 <= upstream_ms && upstream_ms <= whole_ms, "{version} {least}: {said}");
+    }
+}
+
 /// A kept connection that its upstream closes without a response may have been at its end, as
 /// before a rest.
 #[test]
@@ -232,7 +263,7 @@ fn an_end_of_either_side_is_passed_on_before_a_response() {
         end(std::mem::replace(&mut asked.app, asked.web.edge.connect()));
         assert_eq!(hear(&mut asked.client, "GET").status, 502);
         let said = asked.access_line();
-        assert_eq!(said["reason"], "upstream: closed before the response's end", "{said}");
+        assert_eq!(said["reason"], "upstream: closed before it answered", "{said}");
         asked.goes_on_anew();
     }
 }

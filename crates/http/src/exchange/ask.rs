@@ -274,6 +274,9 @@ impl<'a> Exchange<'a, '_> {
                 }
                 let is_first = !std::mem::replace(&mut was_polled, true);
                 let has_moved = upload.moved() > before || upload.done && !was_done;
+                if has_moved || is_first && is_fresh {
+                    self.record.note_moved();
+                }
                 if is_first && is_fresh {
                     self.due_in(upload, Duration::ZERO);
                 } else if is_first || has_moved {
@@ -284,6 +287,7 @@ impl<'a> Exchange<'a, '_> {
                     return Poll::Ready(head.map(HeadEvent::Response));
                 }
                 if wait.may_rest && self.rests_before_head(asked, began) {
+                    self.record.note_rests(self.served, clock::since(began));
                     return Poll::Ready(Ok(HeadEvent::Rests(began, false)));
                 }
                 self.poll_too_late(task, asked, began).map(Err)
@@ -300,9 +304,7 @@ impl<'a> Exchange<'a, '_> {
             has_continue |= is_continue;
             has_interim |= !is_continue;
             if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
-                let logs = self.served.http.is_logging();
-                let ms = logs.then(|| clock::since(began).as_millis() as u64);
-                self.record.note_answered(status, ms);
+                self.record.note_answered(self.served, status, began);
                 return Ok(HeadEvent::Response(response));
             }
             if interim_left > 0 && self.stream.takes_interim() {

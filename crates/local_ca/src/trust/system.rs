@@ -87,7 +87,8 @@ impl SystemStore {
         }
     }
 
-    fn commands(&self, authority: &Authority, change: TrustChange) -> Vec<String> {
+    /// The commands by which root does that.
+    pub(super) fn commands(&self, authority: &Authority, change: TrustChange) -> Vec<String> {
         let (file, program) = (shell_word(&self.file(authority)), shell_word(&self.program));
         let first = match change {
             TrustChange::Install => {

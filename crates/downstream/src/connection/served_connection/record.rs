@@ -1,6 +1,7 @@
 //! The facts of one request, and its access line.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use eyelet_telemetry::held::HeldInfo;
 use eyelet_telemetry::info::{End, Measured, Outcome};
@@ -12,6 +13,7 @@ use http::uri::PathAndQuery;
 use http::{Method, StatusCode, request};
 
 use super::{ServedConnection, end_of_failure};
+use crate::clock;
 use crate::connection::intermediary::Intermediary;
 use crate::connection::resting::RestingFacts;
 use crate::connection::trace::{EndedExchange, ExchangeTrace, RestingTrace};
@@ -30,6 +32,9 @@ pub struct Record {
     /// Milliseconds from the request's last byte to the response's head. If the upstream answered
     /// earlier, they count from the request's head.
     upstream_ms: Option<u64>,
+    /// The time at which those milliseconds began, since 1970, if it rested before its response:
+    /// the instant that its connection keeps is only as exact as the timer wheel.
+    waits_unix_ms: Option<u64>,
     pub(crate) coded: Coded,
     /// The reason why the exchange ended.
     pub reason: Reason,
@@ -65,6 +70,12 @@ impl Record {
     pub fn resumed(served: &ServedConnection, facts: RestingFacts) -> Self {
         let accepted_unix_ms = served.info.started_unix_ms();
         let began = facts.began_ms.map(|ms| accepted_unix_ms.saturating_add(ms));
+        let (upstream_ms, waits_unix_ms) = match facts.status {
+            Some(_) => (facts.upstream_ms, None),
+            None => {
+                (None, began.zip(facts.upstream_ms).map(|(began, ms)| began.saturating_add(ms)))
+            }
+        };
         let upstream = served.info.decided.upstream.as_ref().map(|name| name.to_text().into());
         let tracer = served.http.shared.trace.as_ref();
         let asked = (facts.method.as_ref(), facts.path.as_ref());
@@ -75,7 +86,8 @@ impl Record {
             method: facts.method,
             path: facts.path,
             status: facts.status,
-            upstream_ms: facts.upstream_ms,
+            upstream_ms,
+            waits_unix_ms,
             upstream,
             ..Self::unread(served)
         }
@@ -85,13 +97,15 @@ impl Record {
     pub(crate) fn rest(&self, served: &ServedConnection) -> RestingFacts {
         let accepted_unix_ms = served.info.started_unix_ms();
         let began = Some(self.started_unix_ms).filter(|unix_ms| *unix_ms > 0);
+        let waits = began.zip(self.waits_unix_ms);
+        let until_wait = waits.map(|(began, waits)| waits.saturating_sub(began));
         let shown = self.path.as_ref().map(|path| cut(path.as_str()));
         RestingFacts {
             began_ms: began.map(|unix_ms| unix_ms.saturating_sub(accepted_unix_ms)),
             method: self.method.clone(),
             path: shown.and_then(|path| path.try_into().ok()),
             status: self.status,
-            upstream_ms: self.upstream_ms,
+            upstream_ms: self.upstream_ms.or(until_wait),
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
             is_grpc: false,
@@ -119,9 +133,25 @@ impl Record {
         self.upstream_tls = tls;
     }
 
-    /// Notes the head of the upstream's response, and the milliseconds until it came.
-    pub fn note_answered(&mut self, status: StatusCode, ms: Option<u64>) {
-        self.upstream_ms = ms;
+    /// Notes that it rests, and has waited for its response for so long.
+    pub fn note_rests(&mut self, served: &ServedConnection, waited: Duration) {
+        let now = served.http.engine.now_unix_ms();
+        self.waits_unix_ms.get_or_insert(now.saturating_sub(clock::ms(waited)));
+    }
+
+    /// Notes that its wait begins anew: more of its request was sent.
+    pub fn note_moved(&mut self) {
+        self.waits_unix_ms = None;
+    }
+
+    /// Notes the head of the upstream's response, which was waited for since then.
+    pub fn note_answered(&mut self, served: &ServedConnection, status: StatusCode, since: Instant) {
+        let waits = self.waits_unix_ms.take();
+        // Reading the clock costs.
+        self.upstream_ms = served.http.is_logging().then(|| match waits {
+            Some(waits) => served.http.engine.now_unix_ms().saturating_sub(waits),
+            None => clock::ms(clock::since(since)),
+        });
         if let Some(trace) = &mut self.trace {
             trace.note_answered(status.as_u16());
         }
@@ -137,6 +167,7 @@ impl Record {
             path: None,
             status: None,
             upstream_ms: None,
+            waits_unix_ms: None,
             coded: Coded::default(),
             reason: Reason::Complete,
             failed: false,

@@ -159,7 +159,13 @@ fn share(text: &str) -> Result<IpAddr, String> {
             "expected lan, or an address of this machine, such as 192.168.1.5".to_owned()
         })?,
     };
-    match Permitted::default().has_address(ip) && !ip.is_loopback() {
+    if ip.is_loopback() {
+        return Err(format!(
+            "{ip} is this machine alone: say lan, or the address by which others reach it, such \
+             as 192.168.1.5"
+        ));
+    }
+    match Permitted::default().has_address(ip) {
         true => Ok(ip),
         false => Err(format!(
             "{ip} is no address of a private network, and the local authority signs no other: say \

@@ -369,7 +369,10 @@ impl Session<'_> {
         let is_open = matches!(bound, Endpoint::Tcp(bound) if bound.ip().is_unspecified());
         let is_six = matches!(dialled, Endpoint::Tcp(dialled) if dialled.is_ipv6());
         let (pid, six) = (self.pid, if is_six { ", by IPv6 alone" } else { "" });
-        let open = if is_open { "; other machines reach it too, without TLS" } else { "" };
+        let open = match is_open {
+            true => "; other machines reach it too, without TLS: have it listen on 127.0.0.1",
+            false => "",
+        };
         let fault = match self.served.lead_to(dialled).await {
             Ok(()) => String::new(),
             Err(error) => format!("; requests cannot be sent there: {error}"),

@@ -1,9 +1,12 @@
 //! The addresses that `run`, `proxy` and `demo` listen on: the first free ones of those that people
 //! expect.
 
+use std::collections::HashSet;
+use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
+use eyelet_child::Endpoint;
 use eyelet_config::is_loopback_name;
 
 use eyelet_edge::snapshot::listen::ListenError;
@@ -15,6 +18,19 @@ pub(crate) const HTTPS: [u16; 2] = [443, 8443];
 const HTTP: u16 = 80;
 /// The number of ports from 8443 on that are tried.
 const TRIES: u16 = 20;
+
+/// A port that somebody else has, and the one that was chosen instead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TakenPort {
+    pub(crate) taken: u16,
+    pub(crate) chosen: u16,
+}
+
+impl Display for TakenPort {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "port {} is taken; listening on {}", self.taken, self.chosen)
+    }
+}
 
 /// The addresses to listen at.
 pub(super) struct Ports {
@@ -30,7 +46,7 @@ impl Ports {
         listen: Option<SocketAddr>,
         names: &[&str],
         kept: &[u16],
-        mut say: impl FnMut(&str),
+        mut say: impl FnMut(TakenPort),
     ) -> Result<Self, ListenError> {
         if let Some(address) = listen {
             return Ok(Self { https: vec![address], http: Vec::new() });
@@ -52,7 +68,7 @@ impl Ports {
 pub(super) fn for_network(
     ip: IpAddr,
     kept: &[u16],
-    mut say: impl FnMut(&str),
+    mut say: impl FnMut(TakenPort),
 ) -> Result<Ports, ListenError> {
     let ips = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), ip];
     Ok(Ports { https: first_free(&ips, &HTTPS, kept, &mut say)?, http: Vec::new() })
@@ -86,7 +102,7 @@ pub(crate) fn first_free(
     ips: &[IpAddr],
     ports: &[u16],
     kept: &[u16],
-    say: &mut impl FnMut(&str),
+    say: &mut impl FnMut(TakenPort),
 ) -> Result<Vec<SocketAddr>, ListenError> {
     let (last_port, first) = (ports.last().copied().unwrap_or(0), ports.first());
     let tried = ports.iter().copied().chain((last_port..).skip(1).take(TRIES.into()));
@@ -95,7 +111,7 @@ pub(crate) fn first_free(
         match bound(ips, port) {
             Ok(bound) => {
                 if let Some(taken) = taken {
-                    say(&format!("port {taken} is taken; listening on {port}"));
+                    say(TakenPort { taken, chosen: port });
                 }
                 return Ok(bound);
             }
@@ -134,6 +150,21 @@ pub(crate) fn bound(ips: &[IpAddr], port: u16) -> io::Result<Vec<SocketAddr>> {
 fn is_absent(error: &io::Error) -> bool {
     let unsupported = Some(eyelet_sys::Errno::AFNOSUPPORT.raw_os_error());
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == unsupported
+}
+
+/// The process that listens on this port.
+pub(crate) fn holder(port: u16) -> Option<u32> {
+    let is_port = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Tcp(address) => {
+            let ip = address.ip().to_canonical();
+            address.port() == port && (ip.is_unspecified() || ip == IpAddr::from([127, 0, 0, 1]))
+        }
+        Endpoint::Unix(_) => false,
+    };
+    let listening = eyelet_child::listening().into_iter();
+    let sockets: HashSet<u64> =
+        listening.filter(|(_, endpoint)| is_port(endpoint)).map(|(number, _)| number).collect();
+    eyelet_child::holders(&sockets).first().copied()
 }
 
 /// The port that the application is to have, if nobody listens on it.

@@ -13,7 +13,7 @@ use super::certificate::Certificate;
 use super::memory::Memory;
 use super::missing::Lookout;
 use super::plan::{Plan, PlannedRule};
-use super::ports::{self, Ports};
+use super::ports::{self, Ports, TakenPort};
 use super::shared::{self, JoinError, Joining, Lease, LeaseEvent, ProjectKind};
 use eyelet_process::serve::{self, Running};
 use eyelet_process::signals::Signals;
@@ -62,6 +62,23 @@ pub(super) enum ServedEvent {
     Lost,
 }
 
+/// Returns what is said of a port that is taken, also by the edge that the user's other projects
+/// share.
+fn taken_text(port: TakenPort, edge: &EdgeArgs, is_shared_out: bool) -> String {
+    let TakenPort { taken, chosen } = port;
+    let holder = ports::holder(taken);
+    if !holder.is_some_and(|pid| eyelet_child::has_command(pid, shared::place::COMMAND)) {
+        return port.to_string();
+    }
+    let option = match (&edge.log, &edge.certificate) {
+        _ if is_shared_out => "with --share ",
+        (Some(_), _) => "with --log ",
+        (None, Some(_)) => "with --certificate ",
+        (None, None) => "",
+    };
+    format!("{taken} serves your other projects; {option}this one has a port of its own: {chosen}")
+}
+
 impl Served {
     /// Joins the shared edge, or starts one.
     pub(super) async fn begin(
@@ -100,8 +117,9 @@ impl Served {
     fn alone(
         Wanted { edge, rules, kept, certificate, share }: &Wanted<'_>,
         kind: ProjectKind,
-        say: impl FnMut(&str),
+        mut say: impl FnMut(&str),
     ) -> Result<Self, Box<dyn Error>> {
+        let say = |port: TakenPort| say(&taken_text(port, edge, share.is_some()));
         let names: Vec<&str> = rules.iter().map(|rule| &*rule.site.name).collect();
         let ports = match share {
             Some(ip) => ports::for_network(*ip, kept, say)?,

@@ -333,7 +333,7 @@ impl SharedEdge {
     ) -> Result<(), String> {
         let rules = projects.rules();
         let names: Vec<&str> = rules.iter().map(|rule| &*rule.site.name).collect();
-        let ports = Ports::choose(None, &names, kept, |note| notes.push(note.to_owned()));
+        let ports = Ports::choose(None, &names, kept, |taken| notes.push(taken.to_string()));
         let ports = ports.map_err(|error| error.to_string())?;
         let mut plan = Plan::shared(&ports, authority);
         plan.follow(rules, projects.permits());
