@@ -152,7 +152,7 @@ impl Inboxes {
             return;
         }
         for worker in 0..self.workers() {
-            // One that is too slow sees by itself that it need not wait; one that has ended has none.
+            // One that is too slow sees by itself that it need not wait.
             let _ = self.send(worker, FlowNews::All, within);
         }
     }
