@@ -59,9 +59,6 @@ pub enum FlowImportError {
     /// A flow's info is not possible.
     #[error("a flow's info cannot be read: {0}")]
     Info(#[from] InfoFault),
-    /// The program does not read a guard.
-    #[error("the state of a hello cannot be read")]
-    Guard,
 }
 
 impl From<postcard::Error> for FlowImportError {
@@ -77,6 +74,16 @@ pub struct FlowBatch {
     pub body: Vec<u8>,
     /// Its sockets.
     pub sockets: Vec<Arc<OwnedFd>>,
+}
+
+/// Flows that a message brings.
+pub struct FlowsRead {
+    /// Those that can be read.
+    pub flows: Vec<QuicMove>,
+    /// The number of the others.
+    pub unread: usize,
+    /// The fault of the first of the others.
+    pub fault: Option<FlowImportError>,
 }
 
 /// Flows of one listening socket.
@@ -164,13 +171,19 @@ fn versioned(body: &[u8]) -> Result<&[u8], FlowImportError> {
     }
 }
 
-/// The flows of a message and its sockets. `import` reads the form of a guard.
+/// The flows of a message and its sockets. `import` reads the form of a guard: without one that it
+/// reads, no datagram passes that may have a hello. A flow that cannot be read is left out.
+///
+/// # Errors
+/// The message has no flows that could be told apart: all but [`FlowImportError::Socket`],
+/// [`FlowImportError::Id`], [`FlowImportError::Addresses`], [`FlowImportError::Count`] and
+/// [`FlowImportError::Info`].
 pub fn decode(
     body: &[u8],
     sockets: Vec<OwnedFd>,
     now_ms: u64,
     import: impl Fn(&[u8]) -> Option<Box<dyn DatagramGuard>>,
-) -> Result<Vec<QuicMove>, FlowImportError> {
+) -> Result<FlowsRead, FlowImportError> {
     let (message, behind): (QuicFlowsV11<'_>, _) = postcard::take_from_bytes(versioned(body)?)?;
     if !behind.is_empty() {
         return Err(FlowImportError::Trailing(behind.len()));
@@ -180,8 +193,19 @@ pub fn decode(
         return Err(FlowImportError::Sockets { expected, got: sockets.len() });
     }
     let mut sockets = sockets.into_iter();
-    let flows = message.flows.iter();
-    flows.map(|flow| flow.moving(message.via, &mut sockets, now_ms, &import)).collect()
+    let mut read = FlowsRead { flows: Vec::new(), unread: 0, fault: None };
+    for flow in &message.flows {
+        // Also those of one that cannot be read, so that the next one has its own.
+        let own: Vec<OwnedFd> = sockets.by_ref().take(flow.addresses.len()).collect();
+        match flow.moving(message.via, &mut own.into_iter(), now_ms, &import) {
+            Ok(moving) => read.flows.push(moving),
+            Err(fault) => {
+                read.unread += 1;
+                read.fault.get_or_insert(fault);
+            }
+        }
+    }
+    Ok(read)
 }
 
 impl<'a> QuicFlowV11<'a> {
@@ -273,10 +297,10 @@ impl<'a> FlowAddressV11<'a> {
         let guard = match self.guard {
             GuardV11::Free => MovingGuard::Free,
             GuardV11::HelloIsOver => MovingGuard::HelloIsOver,
-            GuardV11::Reads(form) => {
-                let guard = import(form).ok_or(FlowImportError::Guard)?;
-                MovingGuard::Reads(guard, form.to_vec())
-            }
+            GuardV11::Reads(form) => match import(form) {
+                Some(guard) => MovingGuard::Reads(guard, form.to_vec()),
+                None => MovingGuard::HelloIsOver,
+            },
         };
         let socket = Arc::new(socket);
         Ok(FlowAddress {
@@ -287,3 +311,6 @@ impl<'a> FlowAddressV11<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

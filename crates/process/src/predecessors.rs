@@ -380,19 +380,22 @@ impl Taking {
         Ok(())
     }
 
-    /// Has the worker that reads their listening socket serve flows of QUIC. What cannot be read
-    /// ends the upgrade, and the other process serves on.
+    /// Has the worker that reads their listening socket serve flows of QUIC. A message that cannot
+    /// be read ends the upgrade, and the other process serves on.
     fn receive_flows(&mut self, sockets: Vec<OwnedFd>, body: Vec<u8>) -> Result<(), HandoverError> {
         let fault = |why: String| HandoverError::Content { kind: kind::FLOWS, why };
         let listeners = self.listeners.as_ref().ok_or(HandoverError::Kind(kind::FLOWS))?;
         let inboxes = &self.workers.process.inboxes;
         let via = flows::via(&body).map_err(|error| fault(error.to_string()))?;
         let worker = worker_of_flows(listeners, via, inboxes.workers());
-        let worker = worker.ok_or_else(|| fault(String::from("no worker reads their socket")))?;
-        let placed = inboxes.deliver_flows(worker, (body, sockets), MESSAGE_TIMEOUT)?;
+        // Without one that reads their socket, any ends them, with their lines.
+        let placed =
+            inboxes.deliver_flows(worker.unwrap_or(0), (body, sockets), MESSAGE_TIMEOUT)?;
         let Placed { served, ended } = placed.map_err(fault)?;
         if ended > 0 {
-            tracing::error!("{ended} flows of QUIC end: there is no room for them");
+            tracing::error!(
+                "{ended} flows of QUIC end: there is no room for them, or they cannot be read"
+            );
         }
         self.flows += served;
         Ok(())

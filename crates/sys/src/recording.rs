@@ -260,8 +260,9 @@ impl Recording {
         }
     }
 
-    /// Takes the reason why a carrier cannot be read, since the last call: None of its further
-    /// descriptors is received.
+    /// Takes the reason why a carrier cannot be read, since the last call: another user has made
+    /// it, or a socket is not the one that was recorded. None of its further descriptors is
+    /// received.
     pub fn take_fault(&mut self) -> Option<io::Error> {
         self.fault.take()
     }

@@ -286,8 +286,8 @@ impl Bound {
 }
 
 /// The sockets that the service manager has passed, as those of the listeners at their addresses.
-/// All workers share each of them. Their names mean nothing. A socket that no listener has is
-/// closed.
+/// All workers share each of them, except that one worker reads one of datagrams. Their names mean
+/// nothing. A socket that no listener has is closed.
 pub fn activated(config: &Config, passed: Vec<(String, OwnedFd)>) -> Vec<Bound> {
     let mut bound = Vec::new();
     for (name, socket) in passed {
@@ -325,7 +325,9 @@ pub fn activated(config: &Config, passed: Vec<(String, OwnedFd)>) -> Vec<Bound> 
 /// The listeners of an earlier process that a new one may go on with, beside those that the service
 /// manager has passed: these come again with each start. A restart may change what a reload cannot.
 pub fn restarted(config: &Config, activated: Vec<Bound>, earlier: Vec<Bound>) -> Vec<Bound> {
-    let is_new = |known: &Bound| activated.iter().all(|bound| bound.address != known.address);
+    // Datagrams have ports of their own.
+    let of = |bound: &Bound| (bound.address.clone(), bound.reads_datagrams());
+    let is_new = |known: &Bound| activated.iter().all(|bound| of(bound) != of(known));
     let mut earlier: Vec<Bound> = earlier.into_iter().filter(is_new).collect();
     while let Some(address) = rebound(config, &earlier) {
         earlier.retain(|known| known.asked.address.inet() != address);
@@ -471,6 +473,17 @@ mod tests {
             })
             .collect();
         assert_eq!(rebound(&config_of, &earlier), None);
+        let datagrams = || Bound {
+            address: earlier[0].address.clone(),
+            sockets: [].into(),
+            asked: Asked::of_datagrams(&config_of.listeners[0]),
+            file: None,
+        };
+        let kept = |activated, earlier: &[Bound]| {
+            restarted(&config_of, vec![activated], earlier.to_vec()).len()
+        };
+        assert_eq!(kept(datagrams(), &earlier), 3, "the TCP socket there is another one");
+        assert_eq!(kept(earlier[0].clone(), &earlier), 2);
         assert!(rebound(&config("tproxy"), &earlier).is_some());
     }
 

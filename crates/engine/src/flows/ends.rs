@@ -19,8 +19,8 @@ impl Worker {
     /// Ends the flows whose time is over.
     pub(crate) fn end_due_flows(self: &Rc<Self>) {
         let (now_ms, idle) = (self.now_unix_ms(), self.settings.get().quic_idle_timeout);
-        if self.flows.awaited_until_ms.get().is_some_and(|until_ms| now_ms >= until_ms) {
-            tracing::error!("an earlier process does not say that all flows of QUIC have come");
+        if self.flows.awaits.get() && !self.process.inboxes.awaits_flows() {
+            tracing::warn!("the listening sockets of QUIC wait no longer for an earlier process");
             self.read_awaited();
         }
         let idle_ms = match self.is_draining() {

@@ -1,21 +1,18 @@
 //! Listening UDP sockets: they are registered, follow a reload, and are left to another process.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use eyelet_flows::table::QuicFlow;
-use eyelet_sys::socket;
+use eyelet_sys::{service, socket};
 use eyelet_telemetry::reason::Reason;
 
 use crate::ready::Token;
-use crate::worker::flow_state::{DatagramSocket, Passage};
+use crate::worker::flow_state::DatagramSocket;
 use crate::worker::{ListenerSocket, Worker};
 
-/// The time for which a new process waits for the flows of the one before: longer than that one may
-/// take to send a message. It ends sooner where the other process does.
-const FLOWS_AWAITED_MS: u64 = 25_000;
 const UNREAD: &str = "cannot read datagrams of a listener";
 
 impl Worker {
@@ -42,11 +39,9 @@ impl Worker {
             }
             let index = sockets.iter().position(Option::is_none).unwrap_or(sockets.len());
             let made = DatagramSocket::new(new.listener, &new.socket).and_then(|made| {
-                if self.process.inboxes.awaits_flows() {
-                    let until_ms = self.now_unix_ms() + FLOWS_AWAITED_MS;
-                    self.flows.awaited_until_ms.set(Some(until_ms));
-                } else {
-                    self.read_socket(index, &made)?;
+                match self.process.inboxes.awaits_flows() {
+                    true => self.flows.awaits.set(true),
+                    false => self.read_socket(index, &made)?,
                 }
                 Ok(Rc::new(made))
             });
@@ -59,13 +54,16 @@ impl Worker {
     }
 
     fn read_socket(&self, index: usize, socket: &DatagramSocket) -> io::Result<()> {
+        if socket.is_read.replace(true) {
+            return Ok(());
+        }
         let token = Token::Datagrams(index as u16).encode();
         self.table.borrow().epoll.add_listener(&socket.socket, token)
     }
 
     /// Reads the listening sockets that have waited for the flows of an earlier process.
     pub(crate) fn read_awaited(&self) {
-        if self.flows.awaited_until_ms.take().is_none() {
+        if !self.flows.awaits.take() {
             return;
         }
         self.flows.table.borrow_mut().restore_order();
@@ -90,7 +88,9 @@ impl Worker {
 
     /// Reads no more datagrams from the sockets in `kept`: another process does. With `moves_flows`
     /// their flows leave the worker, which keeps them until the other process needs this one no
-    /// more; otherwise they end. Flows of other sockets go on here. Returns all sockets for
+    /// more; otherwise they end. A socket that the other process lacks at the address of one that
+    /// it has is closed, and its flows end: the kernel would give it a share of the new clients as
+    /// long as it is open. Flows of other sockets go on here. Returns the other sockets for
     /// [`Worker::listen_datagrams`].
     pub(crate) fn leave_datagrams(
         self: &Rc<Self>,
@@ -98,13 +98,22 @@ impl Worker {
         moves_flows: bool,
     ) -> Vec<ListenerSocket> {
         let is_kept = |known: &DatagramSocket| kept.iter().any(|it| Arc::ptr_eq(it, &known.socket));
-        self.flows.awaited_until_ms.set(None);
+        let is_other_process = |at: &SocketAddr| {
+            // A TCP listener may have the same address.
+            let mut kept = kept.iter().filter(|kept| service::has_datagrams(kept));
+            kept.any(|kept| socket::local_address(kept).is_ok_and(|it| it == *at))
+        };
+        let leaves = |known: &DatagramSocket| is_kept(known) || is_other_process(&known.address);
         let mut again = Vec::new();
         for place in self.flows.sockets.borrow_mut().iter_mut() {
             let Some(known) = place else { continue };
-            again.push(ListenerSocket::of_datagrams(known.listener.get(), known.socket.clone()));
             known.is_listening.set(false);
-            if is_kept(known) {
+            let leaves = leaves(known);
+            if is_kept(known) || !leaves {
+                let socket = known.socket.clone();
+                again.push(ListenerSocket::of_datagrams(known.listener.get(), socket));
+            }
+            if leaves {
                 // An error means that it is not registered, which is the aim.
                 let _ = self.table.borrow().epoll.remove(&known.socket);
                 *place = None;
@@ -112,11 +121,9 @@ impl Worker {
         }
         let keys = self.flows.table.borrow().keys();
         for key in keys {
-            let leaves = |flow: &mut QuicFlow<Passage>| is_kept(&flow.payload.via);
-            if !self.flows.table.borrow_mut().flow(key).is_some_and(leaves) {
-                continue;
-            }
-            let moving = if moves_flows { self.take_flow(key) } else { None };
+            let via = self.flows.table.borrow_mut().flow(key).map(|flow| flow.payload.via.clone());
+            let Some(via) = via.filter(|via| leaves(via)) else { continue };
+            let moving = if moves_flows && is_kept(&via) { self.take_flow(key) } else { None };
             match moving {
                 Some(moving) => self.flows.given.borrow_mut().push(moving),
                 // Its client repeats what was not answered, and begins anew with the other process.

@@ -38,7 +38,13 @@ pub async fn receive(worker: Rc<Worker>, inbox: Inbox) {
                     worker.counters.flow_datagrams_dropped.up();
                 }
             }
-            Some(news) = flows.recv() => worker.take_flow_news(news),
+            Some(news) = flows.recv() => {
+                // The process that waits for the answer hears that there is none.
+                survives(|| {
+                    worker.take_flow_news(news);
+                    false
+                });
+            }
             else => break,
         }
     }
@@ -52,7 +58,7 @@ impl Worker {
                 let import = |bytes: &[u8]| self.program()?.import_guard(bytes);
                 let read =
                     eyelet_handover::flows::decode(&body, sockets, self.now_unix_ms(), import);
-                let said = read.map(|flows| self.admit_flows(flows));
+                let said = read.map(|read| self.admit_flows(read));
                 // Who waits for it has given up, if this fails.
                 let _ = placed.try_send(said.map_err(|error| error.to_string()));
             }
@@ -78,10 +84,10 @@ impl Worker {
     }
 }
 
-/// A panic loses the datagrams of one read, and no flow.
+/// A panic loses the datagrams of one read and no flow, or flows of one message.
 fn survives(read: impl FnOnce() -> bool) -> bool {
     std::panic::catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
-        tracing::error!("internal error: some datagrams are lost");
+        tracing::error!("internal error: some datagrams or flows are lost");
         false
     })
 }

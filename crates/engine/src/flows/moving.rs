@@ -17,9 +17,17 @@ use crate::ready::Token;
 use crate::worker::flow_state::inbox::Placed;
 use crate::worker::flow_state::{DatagramSocket, Passage};
 use crate::worker::{Settings, Worker};
-use eyelet_handover::flows::{FlowBatch, encode, flow_bytes};
+use eyelet_handover::flows::{FlowBatch, FlowsRead, encode, flow_bytes};
 use eyelet_handover::own;
 use eyelet_handover::quic_move::{MovingGuard, MovingPassage, QuicMove};
+
+/// A flow that its worker does not serve.
+enum Unplaced {
+    /// The table has no room for it, or its listener is gone. It is still to be ended.
+    NoRoom(Box<QuicMove>),
+    /// The system refuses it. It has ended.
+    Ended(io::Error),
+}
 
 impl Worker {
     /// Takes a flow out of the worker. `None`: its datagrams wait, or its client is in the middle
@@ -96,8 +104,8 @@ impl Worker {
     pub(crate) fn take_flows_back(self: &Rc<Self>) {
         let given = self.flows.given.take();
         for moving in given {
-            if let Err(moving) = self.place_flow(moving) {
-                self.end_moving(*moving, Reason::Drained(None));
+            if let Err(why) = self.place_flow(moving) {
+                self.end_unplaced(why, Reason::Drained(None));
             }
         }
         self.flows.table.borrow_mut().restore_order();
@@ -115,22 +123,45 @@ impl Worker {
     }
 
     /// Serves flows of another process, as far as there is room for them. The others end.
-    pub(super) fn admit_flows(self: &Rc<Self>, flows: Vec<QuicMove>) -> Placed {
-        let mut placed = Placed::default();
+    pub(super) fn admit_flows(self: &Rc<Self>, read: FlowsRead) -> Placed {
+        let FlowsRead { flows, unread, fault } = read;
+        let mut placed = Placed { served: 0, ended: unread };
+        if let Some(fault) = fault {
+            tracing::error!("{unread} flows of QUIC end: {fault}");
+        }
+        let mut fault = None;
         for moving in flows {
-            let back = match self.has_flow_room(&moving) {
-                true => self.place_flow(moving).err(),
-                false => Some(Box::new(moving)),
+            let done = match self.has_flow_room(&moving) {
+                true => self.place_flow(moving),
+                false => Err(Unplaced::NoRoom(Box::new(moving))),
             };
-            match back {
-                None => placed.served += 1,
-                Some(moving) => {
+            match done {
+                Ok(()) => placed.served += 1,
+                Err(why) => {
                     placed.ended += 1;
-                    self.end_moving(*moving, Reason::Shed(Shed::New));
+                    fault = fault.or(self.end_unplaced(why, Reason::Shed(Shed::New)));
                 }
             }
         }
+        if let Some(fault) = fault {
+            tracing::error!("a flow of QUIC ends, or several: {fault}");
+        }
+        if !self.flows.awaits.get() {
+            // Nobody does it later: they have come too late.
+            self.flows.table.borrow_mut().restore_order();
+        }
         placed
+    }
+
+    /// Ends a flow that cannot be placed. Returns the system's error, if it has ended by one.
+    fn end_unplaced(&self, unplaced: Unplaced, reason: Reason) -> Option<io::Error> {
+        match unplaced {
+            Unplaced::NoRoom(moving) => {
+                self.end_moving(*moving, reason);
+                None
+            }
+            Unplaced::Ended(error) => Some(error),
+        }
     }
 
     fn has_flow_room(&self, moving: &QuicMove) -> bool {
@@ -145,25 +176,28 @@ impl Worker {
     /// Puts a flow into the table.
     ///
     /// # Errors
-    /// The flow: the table has no room for it, or its listener is gone.
-    fn place_flow(&self, moving: QuicMove) -> Result<(), Box<QuicMove>> {
+    /// [`Unplaced`].
+    fn place_flow(&self, moving: QuicMove) -> Result<(), Unplaced> {
         let via = {
             let sockets = self.flows.sockets.borrow();
             sockets.iter().flatten().find(|known| known.cookie == moving.via).cloned()
         };
-        let Some(via) = via else { return Err(Box::new(moving)) };
+        let Some(via) = via else { return Err(Unplaced::NoRoom(Box::new(moving))) };
         if self.flows.table.borrow().check_moving(&moving.flow).is_err() {
-            return Err(Box::new(moving));
+            return Err(Unplaced::NoRoom(Box::new(moving)));
         }
         let QuicMove { info, is_from_client, may_change_address, flow, .. } = moving;
         let MovingFlow { first_id, server_id, moved, addresses } = flow;
         let all_answered = addresses.iter().all(|address| address.is_answered);
         let mut passages = Vec::with_capacity(addresses.len());
         for FlowAddress { peer, is_answered, since_ms, payload } in addresses {
-            let Ok(mut passage) = passage(&via, payload) else {
-                // Somebody else has its socket, and no descriptor is free.
-                self.emit_flow(info, &moved, all_answered, Reason::Shed(Shed::New));
-                return Ok(());
+            let mut passage = match passage(&via, payload) {
+                Ok(passage) => passage,
+                Err(error) => {
+                    // Somebody else has its socket, and no descriptor is free.
+                    self.emit_flow(info, &moved, all_answered, Reason::Shed(Shed::New));
+                    return Err(Unplaced::Ended(error));
+                }
             };
             (passage.is_from_client, passage.may_change_address) =
                 (is_from_client, may_change_address);
@@ -173,8 +207,9 @@ impl Worker {
             newest.payload.info = Some(info.park(&mut self.shared.borrow_mut()));
         }
         let flow = MovingFlow { first_id, server_id, moved, addresses: passages };
+        let restored = self.flows.table.borrow_mut().restore(flow);
         // Checked above.
-        let Ok(keys) = self.flows.table.borrow_mut().restore(flow) else { return Ok(()) };
+        let keys = restored.map_err(|_| Unplaced::Ended(io::ErrorKind::QuotaExceeded.into()))?;
         self.process.open.fetch_add(1, Relaxed);
         for key in keys {
             self.counters.flows.up();

@@ -67,6 +67,24 @@ fn a_hello_that_has_come_in_part_does_not_move() {
     assert!(reader.export().is_none());
 }
 
+/// An upgrade from any release that wrote the stored bytes needs them to be read.
+#[test]
+fn a_stored_reader_is_read() {
+    let digits: String = include_str!("reader.hex").split_whitespace().collect();
+    let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+    let stored: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+    let mut reader = InitialReader::import(&stored, HELLO_BYTES_MAX).unwrap();
+    assert!(reader.export().unwrap() == stored, "it is written as it was");
+    // Its hello is behind the version, the two ids, a number and its own length.
+    let hello = &stored[4 + 1 + USUAL.dcid.len() + 1 + SERVER.len() + 8 + 4..];
+    let read = reader.feed(&next(1, &crypto(0, hello)));
+    assert!(matches!(read, InitialRead::Known), "{read:?}");
+    let mut other = hello.to_vec();
+    other[60] ^= 1;
+    let read = reader.feed(&next(2, &crypto(0, &other)));
+    assert!(matches!(read, InitialRead::Fault(QuicFault::Overlap { .. })), "{read:?}");
+}
+
 #[test]
 fn bytes_of_no_reader_are_refused() {
     let (mut reader, _) = read_first(&USUAL.datagram(&crypto(0, &hello_message())));

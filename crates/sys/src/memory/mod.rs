@@ -46,8 +46,8 @@ pub fn configure() {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const STACK_PAGES_KEPT: usize = 1;
 
-/// The most of a stack that is returned: The kernel keeps so much free below the main thread's
-/// stack (stack_guard_gap), so this range is the stack's, or nobody's.
+/// The most of a stack that is returned: deeper calls have ended long ago. The kernel keeps so much
+/// free below the main thread's stack (stack_guard_gap), so this range is the stack's, or nobody's.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const STACK_BYTES_MAX: usize = 1 << 20;
 

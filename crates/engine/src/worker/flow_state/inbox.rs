@@ -31,13 +31,18 @@ pub struct HandedDatagram {
 
 /// Messages about flows that wait for a worker. The process that sends them waits for each answer.
 const FLOW_MESSAGES_MAX: usize = 1;
+/// The time for which workers wait for the end of flows whose first ones have come: longer than the
+/// process before may take to send a message. Before the first ones that process may still finish
+/// connections, and as its end closes the channel there is no limit.
+const FLOWS_AWAITED: Duration = Duration::from_secs(25);
 /// The time between two looks for room in a worker's queue.
 const ROOM_STEP: Duration = Duration::from_millis(1);
 
 /// News of an earlier process's flows.
 pub enum FlowNews {
     /// A message with some of them, and their sockets. The answer says how many are served, and how
-    /// many have ended because they have no room here, or why the message cannot be read.
+    /// many have ended because they have no room here or cannot be read, or why the message cannot
+    /// be read.
     Message { body: Vec<u8>, sockets: Vec<OwnedFd>, placed: SyncSender<Result<Placed, String>> },
     /// All have come: listening sockets are read from now on.
     All,
@@ -64,6 +69,8 @@ pub struct Inboxes {
     /// True while the flows of an earlier process are still to come: see
     /// [`FlowNews::All`].
     awaits_flows: AtomicBool,
+    /// The time of the first of them.
+    first_flows: OnceLock<Instant>,
 }
 
 /// The ways to one worker.
@@ -112,9 +119,10 @@ impl Inboxes {
         self.awaits_flows.store(true, Relaxed);
     }
 
-    /// True between [`Inboxes::await_flows`] and [`Inboxes::end_flows`].
+    /// True between [`Inboxes::await_flows`] and [`Inboxes::end_flows`], unless that is overdue.
     pub(crate) fn awaits_flows(&self) -> bool {
         self.awaits_flows.load(Relaxed)
+            && self.first_flows.get().is_none_or(|first| first.elapsed() < FLOWS_AWAITED)
     }
 
     /// Has a worker serve the flows of a message, within this time. Returns what became of them, or
@@ -128,6 +136,7 @@ impl Inboxes {
         (body, sockets): (Vec<u8>, Vec<OwnedFd>),
         within: Duration,
     ) -> io::Result<Result<Placed, String>> {
+        self.first_flows.get_or_init(Instant::now);
         let (placed, said) = sync_channel(1);
         self.send(worker, FlowNews::Message { body, sockets, placed }, within)?;
         said.recv_timeout(within).map_err(|error| match error {
@@ -143,7 +152,7 @@ impl Inboxes {
             return;
         }
         for worker in 0..self.workers() {
-            // One that is too slow reads them after a while by itself; one that has ended has none.
+            // One that is too slow sees by itself that it need not wait.
             let _ = self.send(worker, FlowNews::All, within);
         }
     }

@@ -51,6 +51,8 @@ pub(crate) struct DatagramSocket {
     pub cookie: u64,
     /// False once its listener is gone: it begins nothing new.
     pub is_listening: Cell<bool>,
+    /// True once it is registered.
+    pub is_read: Cell<bool>,
 }
 
 /// The state of a flow beside the table.
@@ -82,9 +84,9 @@ pub(crate) struct WorkerFlows {
     pub sockets: RefCell<Vec<Option<Rc<DatagramSocket>>>>,
     /// Lent while datagrams are read. Made at the first read.
     pub buffer: RefCell<Vec<u8>>,
-    /// The time until which no listening socket is read, because the flows of an earlier process
-    /// are still to come.
-    pub awaited_until_ms: Cell<Option<u64>>,
+    /// True if a listening socket is not read, because the flows of an earlier process are still to
+    /// come.
+    pub awaits: Cell<bool>,
     /// Flows that another process was given. They come back if it dies.
     pub given: RefCell<Vec<QuicMove>>,
 }
@@ -111,7 +113,7 @@ impl WorkerFlows {
             table: RefCell::new(Flows::new(budget)),
             sockets: RefCell::default(),
             buffer: RefCell::default(),
-            awaited_until_ms: Cell::default(),
+            awaits: Cell::default(),
             given: RefCell::default(),
         }
     }
@@ -138,6 +140,7 @@ impl DatagramSocket {
             address: socket::local_address(socket)?,
             cookie: datagram::cookie(socket)?,
             is_listening: Cell::new(true),
+            is_read: Cell::new(false),
         })
     }
 }
