@@ -56,7 +56,7 @@ impl Rules {
         let passing: Vec<_> = passing.collect();
         let (mut comparisons, mut found) = (0, Vec::new());
         for (id, rule) in (0..).map(RuleId).zip(rules) {
-            if rule.shadow || !(rule.serves_requests || !rule.requests.is_empty()) {
+            if rule.shadow || !rule.serves_requests && rule.requests.is_empty() {
                 continue;
             }
             let names = rule.sni.iter().filter_map(|name| Some((name, said(name)?)));
