@@ -39,7 +39,7 @@ import socket, sys
 found = {entry[4][0] for entry in socket.getaddrinfo(sys.argv[1], 443)}
 sys.exit(0 if all(ip == '::1' or ip.startswith('127.') for ip in found) else 1)";
 
-/// What is said of a program that the variables of `eyelet run` have trust the authority.
+/// The words for a program that the variables of `eyelet run` have trust the authority.
 const NOT_OUTSIDE: &str = "does not trust it outside of `eyelet run`";
 /// Has programs find all names under `localhost`: a line of /etc/hosts is for one name.
 const FIND_LOCALHOST: &str = "sudo apt install libnss-myhostname    # all names under localhost; \

@@ -89,7 +89,7 @@ fn a_long_poll_rests_and_is_answered() {
     asked.goes_on();
 }
 
-/// What its line says of the upstream is not rounded to ticks of the timer wheel, and is as long as
+/// `upstream_ms` of its line is not rounded to ticks of the timer wheel, and is as long as
 /// the wait.
 #[test]
 fn the_time_of_a_slow_upstream_counts_while_it_rests() {
