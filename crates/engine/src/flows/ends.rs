@@ -20,7 +20,9 @@ impl Worker {
     pub(crate) fn end_due_flows(self: &Rc<Self>) {
         let (now_ms, idle) = (self.now_unix_ms(), self.settings.get().quic_idle_timeout);
         if self.flows.awaits.get() && !self.process.inboxes.awaits_flows() {
-            tracing::warn!("the listening sockets of QUIC wait no longer for an earlier process");
+            if self.process.inboxes.has_open_flows() {
+                tracing::error!("an earlier process does not say that all flows of QUIC have come");
+            }
             self.read_awaited();
         }
         let idle_ms = match self.is_draining() {

@@ -121,8 +121,13 @@ impl Inboxes {
 
     /// True between [`Inboxes::await_flows`] and [`Inboxes::end_flows`], unless that is overdue.
     pub(crate) fn awaits_flows(&self) -> bool {
-        self.awaits_flows.load(Relaxed)
+        self.has_open_flows()
             && self.first_flows.get().is_none_or(|first| first.elapsed() < FLOWS_AWAITED)
+    }
+
+    /// True between [`Inboxes::await_flows`] and [`Inboxes::end_flows`], also if that is overdue.
+    pub(crate) fn has_open_flows(&self) -> bool {
+        self.awaits_flows.load(Relaxed)
     }
 
     /// Has a worker serve the flows of a message, within this time. Returns what became of them, or
