@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Who calls setsid(2) is not killed with the group, and may write for ever.
+    /// A process that calls setsid(2) is not killed with the group, and may write for ever.
     #[test]
     fn a_process_that_left_the_group_holds_up_nothing() {
         let folder = tempfile::tempdir().unwrap();
