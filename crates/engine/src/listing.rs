@@ -277,8 +277,9 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_connections_are_listed_while_half_of_them_end() {
-        const ALL: u64 = 10_000;
+    fn thousands_of_connections_are_listed_while_half_of_them_end() {
+        // Other tests of this program need descriptors meanwhile.
+        const ALL: u64 = 4_000;
         with_worker(async |worker, connections| {
             let keys: Vec<Key> = (0..ALL).map(|_| terminated(&worker)).collect();
             let mut slices = connections.ask(Filter::default(), false).unwrap();

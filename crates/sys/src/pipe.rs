@@ -42,8 +42,8 @@ impl Pipe {
     }
 }
 
-/// Has reads of this end of a pipe fail with `WouldBlock` where they would wait. The other end is as
-/// it was.
+/// Has reads of this end of a pipe fail with `WouldBlock` where they would wait. The other end is
+/// as it was.
 pub fn never_wait(end: impl AsFd) -> io::Result<()> {
     let flags = fs::fcntl_getfl(&end)?;
     Ok(fs::fcntl_setfl(&end, flags | OFlags::NONBLOCK)?)
