@@ -527,7 +527,14 @@ impl ServedStreams {
             && if self.is_busy() { self.has_one_rule() } else { may_begin }
             // Whoever has ended it would not be heard any more.
             && !self.client.handle.is_to_end()
-            && self.streams.due_ms() > self.now_ms + PARKED_MS_MIN
+            && !self.is_due_soon()
+    }
+
+    /// True if something is due so soon that parking is not worth it. For an upgrade it always is:
+    /// the deadlines of streams that rest go along, and the others are of this process.
+    fn is_due_soon(&self) -> bool {
+        !self.served.http.engine.rests_at_once()
+            && self.streams.due_ms() <= self.now_ms + PARKED_MS_MIN
     }
 
     /// Waits for what ends its task other than its client.

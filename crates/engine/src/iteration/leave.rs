@@ -73,6 +73,8 @@ impl Iterations {
             }
             if sockets.is_none() && !worker.is_retired() && now.elapsed() >= drain_timeout {
                 retired::begin(&worker);
+            } else if worker.is_retired() {
+                search.rouse_again(&worker);
             }
             match self.next_event(&mut answers, orders).await? {
                 None => {}

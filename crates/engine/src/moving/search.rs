@@ -27,6 +27,8 @@ pub struct Search {
     looked: u32,
     /// The slots whose connections were told to rest. `None`: all were.
     roused: Option<u32>,
+    /// The time at which the first of them were told so.
+    roused_at: Instant,
     state: Searching,
 }
 
@@ -51,6 +53,11 @@ const BATCH_TIME: Duration = Duration::from_millis(5);
 /// before. Each byte of one that rests wakes it, so all of them together would keep the worker busy
 /// until the last one has moved.
 const ROUSED_MAX: usize = BATCH_DESCRIPTORS_MAX / CONNECTION_DESCRIPTORS;
+/// A retired worker tells its active connections to rest once in so long. Who always moves bytes
+/// would otherwise stay in this process, and end with it.
+const ROUSED_AGAIN: Duration = Duration::from_secs(10);
+/// The time for which they then rest as soon as they can.
+const AWAITED: Duration = Duration::from_secs(1);
 /// Slots that are looked at for them at once.
 const ROUSED_SLOTS: u32 = 4096;
 /// Searches that found nothing, after which all that was parked has left.
@@ -66,12 +73,26 @@ impl Search {
         worker.moving.large.take();
         let descriptors_max = descriptors_max.clamp(CONNECTION_DESCRIPTORS, BATCH_DESCRIPTORS_MAX);
         let (at, state, staying) = (Instant::now(), Searching::Empty(0), Staying::new());
-        Self { at, batches, descriptors_max, staying, looked: 0, roused: Some(0), state }
+        let (roused, roused_at) = (Some(0), at);
+        Self { at, batches, descriptors_max, staying, looked: 0, roused, roused_at, state }
     }
 
     /// True if there may be active connections that were not told to rest.
     pub fn is_rousing(&self) -> bool {
         self.roused.is_some() && !self.is_over()
+    }
+
+    /// Has the active connections of a retired worker rest once in a while, and for a short time.
+    pub fn rouse_again(&mut self, worker: &Worker) {
+        if self.is_rousing() || self.is_over() {
+            return;
+        }
+        let since = self.roused_at.elapsed();
+        if since >= ROUSED_AGAIN {
+            (self.roused, self.roused_at) = (Some(0), Instant::now());
+        } else if since >= AWAITED {
+            worker.moving.is_awaited.set(false);
+        }
     }
 
     /// Wakes the next active connections, which find out that they are to rest. Returns whether
@@ -240,6 +261,26 @@ mod tests {
         }
         assert!(!search.is_rousing() && !search.rouse(&worker));
         assert_eq!(told.0.load(Relaxed), 2 * ALL);
+    }
+
+    /// Who always moves bytes gets a second in ten to move, as long as the process lingers.
+    #[test]
+    fn a_retired_worker_has_active_connections_rest_again() {
+        let worker = worker();
+        let mut search = Search::new(&worker, sync_channel(1).0, BATCH_DESCRIPTORS_MAX);
+        worker.moving.is_awaited.set(true);
+        while search.rouse(&worker) {}
+        search.rouse_again(&worker);
+        assert!(worker.moving.is_awaited.get(), "they have just been told");
+        search.roused_at -= AWAITED;
+        search.rouse_again(&worker);
+        assert!(!worker.moving.is_awaited.get() && !search.is_rousing());
+        search.roused_at -= ROUSED_AGAIN;
+        search.rouse_again(&worker);
+        assert!(search.is_rousing());
+        while search.rouse(&worker) {}
+        search.rouse_again(&worker);
+        assert!(!search.is_rousing(), "their time has just begun");
     }
 
     /// Refused connections fill what is remembered of them. Active ones are told to rest still.

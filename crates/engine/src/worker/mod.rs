@@ -394,7 +394,7 @@ impl Worker {
     }
 
     /// True if connections rest as soon as they can, to leave for another process. Once this worker
-    /// has retired, they rest as at other times.
+    /// has retired, they do so a second in ten, and rest as at other times in between.
     pub fn rests_at_once(&self) -> bool {
         self.is_leaving() && self.moving.is_awaited.get()
     }

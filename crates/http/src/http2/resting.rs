@@ -20,7 +20,7 @@ use eyelet_telemetry::upstream::CountedAt;
 
 use super::parked::{end_forms, pack, write_forms};
 use super::tasks::{self, StreamJob, StreamWork};
-use super::{Last, PARKED_MS_MIN, ServedStreams};
+use super::{Last, ServedStreams};
 use crate::exchange::rest::ResumedExchange;
 use crate::exchange::resting::KeptUpstream;
 use crate::exchange::resting::shared::give_shared;
@@ -53,7 +53,7 @@ impl ServedStreams {
             && self.has_one_rule()
             && !self.client.handle.is_to_end()
             && self.client.is_at_rest()
-            && self.streams.due_ms() > self.now_ms + PARKED_MS_MIN
+            && !self.is_due_soon()
             && self.streams.is_at_rest();
         let (handle, places) = (&self.client.handle, &self.places);
         let keep = |id, socket| match places.binary_search(&id) {
