@@ -2,7 +2,9 @@
 //! connections, by either version of HTTP, are one group. It moves whole or stays whole.
 
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use h2::{RecvStream, SendStream};
 use http::Request;
@@ -188,6 +190,54 @@ fn a_group_of_several_messages_moves_whole() {
     let lines = lines(&scene, all);
     assert!(lines.iter().all(|line| line["reason"] == "complete"));
     assert_eq!(scene.web.app.accepted(), LINKS, "no upstream connection is lost");
+    drop(later);
+}
+
+/// Bytes come on one stream after another, so that one of them is always about to rest. The group
+/// moves all the same.
+#[test]
+fn a_group_moves_while_bytes_come_on_its_streams() {
+    const PATHS: [&str; 5] = ["/events/a", "/events/b", "/events/c", "/events/d", "/events/e"];
+    /// Between two events, so that each stream has one in a second and a half.
+    const GAP: Duration = Duration::from_millis(300);
+    let (mut scene, app) = scene("");
+    let mut later = None;
+    run(async {
+        let mut two = scene.web.connect_two().await;
+        let mut streams = Vec::new();
+        for path in PATHS {
+            let (response, _) = two.send.send_request(get(path), true).unwrap();
+            let mut events = response.await.unwrap().into_body();
+            heard(&mut events, "first").await;
+            streams.push(events);
+        }
+        let (stop, stopped) = mpsc::channel::<()>();
+        let speaker = app.clone();
+        let rounds = thread::spawn(move || {
+            let mut rounds = 0;
+            loop {
+                for path in PATHS {
+                    speaker.act(path, Act::Say("again"));
+                    thread::sleep(GAP);
+                }
+                rounds += 1;
+                if stopped.try_recv() != Err(mpsc::TryRecvError::Empty) {
+                    return rounds;
+                }
+            }
+        });
+        heard(&mut streams[PATHS.len() - 1], "again").await;
+        later = Some(upgrade_whole(Arc::get_mut(&mut scene.web).unwrap()));
+        drop(stop);
+        let rounds = beside(move || rounds.join().unwrap()).await;
+        for (nth, events) in streams.iter_mut().enumerate() {
+            let last = usize::from(nth + 1 == PATHS.len());
+            heard(events, &"again".repeat(rounds - last)).await;
+            app.act(PATHS[nth], Act::End);
+            assert!(events.data().await.is_none());
+        }
+    });
+    assert_eq!(scene.web.app.accepted(), 1, "they share a connection");
     drop(later);
 }
 
