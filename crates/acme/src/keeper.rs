@@ -33,8 +33,8 @@ const MINUTE: Duration = Duration::from_mins(1);
 const START_WAIT: Duration = Duration::from_secs(2);
 /// The time for which an answer that another process published is used without another look.
 const FETCHED: Duration = Duration::from_secs(10);
-/// The time for which no client's question leads to a look into a store that has failed: the thread
-/// waits for each look, and orders meanwhile nothing.
+/// The time for which clients' questions are not looked up in a store that has failed. The thread
+/// waits for each look-up, and orders nothing meanwhile.
 const STORE_REST: Duration = Duration::from_secs(10);
 
 /// The table of certificates, and the thread that fills it. It ends when this is dropped.

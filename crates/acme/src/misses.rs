@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::store::Kind;
 
-/// The time for which a miss is remembered. Who publishes an answer waits for so long before the
-/// server is told that it is there: every edge that had none has forgotten that by then.
+/// The time for which a miss is remembered. An edge that publishes an answer tells the ACME server
+/// only after this time: then no edge remembers that there was none.
 pub const KEPT: Duration = Duration::from_secs(1);
 /// Misses that are remembered at once: of names or tokens with less than 256 bytes each.
 const MISSES_MAX: usize = 1024;

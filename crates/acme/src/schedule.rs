@@ -61,9 +61,8 @@ pub fn shifted(time: SystemTime, ahead_secs: i64) -> SystemTime {
 
 /// Returns the time for which nothing more is ordered once a certificate is issued, at this time by
 /// the server's clock. It is measured by a clock that nobody sets. A certificate that is dated back
-/// by much of its life is due soon, or from the beginning: half of what is left of it is waited at
-/// least, and the other half is left for attempts that fail. One that is over was issued by another
-/// clock: it has its whole life before it.
+/// far is due soon, or at once. Then half of its rest is waited at least; the other half is for
+/// attempts that fail. One that is over already was issued by another clock: it counts as new.
 pub fn after_issue(lives: (SystemTime, SystemTime), now: SystemTime) -> Duration {
     let (not_before, not_after) = lives;
     let left = not_after.duration_since(now).unwrap_or_default();

@@ -151,8 +151,8 @@ impl Member {
         [self.health.counters.clone()].into_iter().chain(of_address).collect()
     }
 
-    /// Returns the counters of a connection that another process has dialled, perhaps from `source`
-    /// if that is one of the addresses that this member is dialled from.
+    /// Returns the counters of a connection that another process has dialled. Those of `source` are
+    /// among them if this member is dialled from it.
     pub fn counters_of_moved(
         &self,
         dialled: &UpstreamName,

@@ -51,8 +51,8 @@ impl Table {
         if self.groups.is_empty() { None } else { self.groups.get(&rule) }
     }
 
-    /// The group of the rule that another process called so, and counted as this one: of a rule
-    /// of this name among `rules`, which are those that the table was made of.
+    /// Returns the group of a rule of another process, by its name and number. `rules` are those
+    /// that the table was made of.
     pub fn called(&self, rules: &RuleList, (rule, name): (u32, &str)) -> Option<&Arc<Group>> {
         let name_of = |rule: u32| rules.get(rule as usize).map_or("", |rule| rule.name);
         if self.groups.is_empty() {

@@ -19,8 +19,8 @@ use crate::pace::{Pauses, look_after};
 use crate::processes::{self, Process};
 use crate::sockets::{self, Choice, Endpoint};
 
-/// The time that the only endpoint of an application must stay the only one, if it is not its port:
-/// many open one for a debugger first, and listen only seconds later.
+/// The time for which an endpoint other than the port must stay the only one before it is served.
+/// Many applications open one for a debugger first, and listen only seconds later.
 const SETTLED: Duration = Duration::from_secs(3);
 /// The time that several endpoints must stay the same before it is too late for its port.
 const UNDECIDED: Duration = Duration::from_secs(5);

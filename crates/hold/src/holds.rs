@@ -332,8 +332,8 @@ impl HoldPlace {
         self.is_first
     }
 
-    /// Has it be the place of a connection that waited in another process before: what was decided
-    /// there on those who waited is for it, too.
+    /// Marks it as the place of a connection that waited in another process before. Verdicts of
+    /// that process on those who waited are for it, too.
     #[must_use]
     pub fn moved(mut self) -> Self {
         self.is_moved = true;

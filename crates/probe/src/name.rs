@@ -1,5 +1,5 @@
-//! The name that a server wants: where it refuses the given one, names are tried that it shows in
-//! its certificate, and that this machine knows for its address.
+//! Finds the name that a server wants. If it refuses the given one, tries the names in its
+//! certificate, and those of this machine for its address.
 
 use std::net::IpAddr;
 use std::path::Path;

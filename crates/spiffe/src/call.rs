@@ -14,8 +14,8 @@ use crate::grpc::{HEAD_BYTES, Messages};
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 16 << 10;
-/// The time that the first message may take, which an agent sends "as soon as possible, without
-/// delay" (section 4.3), and each other one from its first byte to its last.
+/// The time for the first message, and for each other one from its first byte to its last. An agent
+/// sends the first "as soon as possible, without delay" (section 4.3).
 const MESSAGE_WAIT: Duration = Duration::from_secs(10);
 /// The time that a write may take: all that is written is less than a socket's buffer.
 const WRITE_WAIT: Duration = Duration::from_secs(5);

@@ -1,6 +1,5 @@
-//! Warns of rules on requests that do not do together what they seem to: a refuse rule before bytes
-//! that nobody reads, a question that is never asked, handshakes that a later rule does not take,
-//! and names that the file of an earlier rule takes away.
+//! Warns of rules on requests that have no effect behind the rules before them: nobody reads the
+//! requests, or is asked about them; the handshake differs; an earlier rule's file has the name.
 
 use std::collections::{HashMap, HashSet};
 
@@ -57,8 +56,8 @@ pub(crate) fn check(matchers: &[Rule], rules: &Reading<'_>, sections: &[Section<
     }
 }
 
-/// Warns of rules that read requests of a name which the file of an earlier rule has, too: that one
-/// passes its connections on, whatever is in them.
+/// Warns of rules that read requests for a name in the file of an earlier rule. The earlier rule
+/// passes these connections on unread.
 pub(crate) fn check_files(
     policy: &Rules,
     matchers: &[Rule],

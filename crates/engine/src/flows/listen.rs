@@ -88,10 +88,9 @@ impl Worker {
 
     /// Reads no more datagrams from the sockets in `kept`: another process does. With `moves_flows`
     /// their flows leave the worker, which keeps them until the other process needs this one no
-    /// more; otherwise they end. A socket that the other process lacks at the address of one that
-    /// it has is closed, and its flows end: the kernel would give it a share of the new clients as
-    /// long as it is open. Flows of other sockets go on here. Returns the other sockets for
-    /// [`Worker::listen_datagrams`].
+    /// more; otherwise they end. Also closes a second socket at an address of `kept`, and ends its
+    /// flows: as long as it is open, the kernel sends it a share of the new clients. Flows of other
+    /// sockets go on here. Returns the other sockets for [`Worker::listen_datagrams`].
     pub(crate) fn leave_datagrams(
         self: &Rc<Self>,
         kept: &[Arc<OwnedFd>],

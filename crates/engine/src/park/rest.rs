@@ -1,5 +1,5 @@
-//! The time that a parked connection may be at rest, and the time that it has been: also for the
-//! worker, the settings or the task that it gets next.
+//! The time that a parked connection may rest, and has rested. Both go along to another worker,
+//! other settings or a task.
 
 use std::time::Duration;
 

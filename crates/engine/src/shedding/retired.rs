@@ -14,9 +14,9 @@ use eyelet_telemetry::reason::Reason;
 
 /// Slots that are visited at a tick. A visit costs a cache miss: together less than a millisecond.
 const TICK_SLOTS: usize = 4096;
-/// The time that an HTTP connection may rest here between two requests. The search for connections
-/// that move looks at 4,096 slots a tick, so it has offered 200,000 of them by then: what still
-/// rests cannot move.
+/// The time that an HTTP connection may rest here between two requests. By then the search, at
+/// 4,096 slots a tick, has offered 200,000 connections to the new process: one that still rests
+/// cannot move.
 const REST: Duration = Duration::from_secs(5);
 
 /// Has HTTP/2 clients begin no more streams here.

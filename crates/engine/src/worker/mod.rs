@@ -50,9 +50,8 @@ pub use parked_waker::ParkedWaker;
 pub use process::{ListenerSocket, Order, Orders, Process, Settings, Update, WorkerOrders};
 pub use registration::Registration;
 
-/// The tick at which a worker starts: eleven days. A connection may have been idle for longer than
-/// its worker has run, if it comes from another process or an exchange in it rests, and that time
-/// is a tick, too.
+/// The tick at which a worker starts: eleven days. A connection of another process may have been
+/// idle for longer than its worker has run; the tick at which it began to be is still above zero.
 #[cfg(not(test))]
 pub(crate) const FIRST_TICK: u32 = 11 * 24 * 3600 * 10;
 /// Tests count from 0.

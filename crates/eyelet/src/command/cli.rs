@@ -81,7 +81,7 @@ enum Command {
         #[arg(long, value_name = "NEW")]
         binary: Option<PathBuf>,
     },
-    /// Show which connections are held, and decide about them
+    /// Show which connections and requests are held, and decide about them
     ///
     /// A rule with `action = "hold"` lets a connection wait until somebody decides. Without
     /// --config all edges and sandboxes of this user are asked. Exit status: 0, or 1 if no process
@@ -91,7 +91,7 @@ enum Command {
     Explain(Box<explain::ExplainArgs>),
     /// Start an application with TLS in front of it, and restart it when it ends
     ///
-    /// Our lines go to stderr and begin with "eyelet:". The command's output stays as it is.
+    /// Eyelet's lines go to stderr and begin with "eyelet:". The command's output stays as it is.
     Run(Box<run::RunArgs>),
     /// Put TLS in front of applications that run already
     Proxy(Box<run::ProxyArgs>),
@@ -107,7 +107,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// End the `eyelet run` or `eyelet proxy` that has this name
     ///
-    /// As SIGTERM does: an application has 10 s to end. Exit status: 0 when it has ended, or 1 if
+    /// Ends it as SIGTERM does: an application has 10 s. Exit status: 0 when it has ended, or 1 if
     /// none has this name.
     Stop(run::StopArgs),
     /// Be the edge of all projects of this user; `eyelet run` starts it
@@ -119,9 +119,9 @@ enum Command {
     /// Run a command whose only way out is a list of names
     ///
     /// Needs no root, no firewall rules and no proxy variables: the command gets a network of its
-    /// own, in which every address leads to Eyelet. Names are looked up only when they are dialled,
-    /// and a client that says another name than it means reaches the name that it says. Exit
-    /// status: that of the command; 125 if it was not started, 126 or 127 if it cannot be run.
+    /// own, in which every address leads to Eyelet, which looks names up when they are dialled. A
+    /// program that says a false name reaches the owner of that name. Exit status: that of the
+    /// command; 125 if it was not started, 126 or 127 if it cannot be run.
     Sandbox(Box<sandbox::SandboxArgs>),
     /// Make a list for a sandbox from access logs
     ///
@@ -131,7 +131,7 @@ enum Command {
     /// Make dictionaries for compression
     #[command(subcommand)]
     Dictionary(DictionaryCommand),
-    /// Look after the account at an ACME server
+    /// Print the DNS records for wildcards, or change the account's key
     #[command(subcommand)]
     Acme(AcmeCommand),
     /// Show who trusts the local certificate authority; install it, or remove it

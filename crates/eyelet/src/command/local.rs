@@ -24,7 +24,7 @@ pub struct TrustArgs {
     /// Leave the system's store alone: Chromium and Firefox of this user only
     #[arg(long)]
     pub user: bool,
-    /// Its folder, as `[local] folder`; by default the user's own
+    /// The folder of the authority, as `[local] folder`; by default the user's own
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
     /// Make one that may also sign this name and all below it, or this network

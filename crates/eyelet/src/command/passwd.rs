@@ -16,7 +16,7 @@ The file is for `users` of a listener of kind \"connect\"; rules name its users 
 change a token, replace the line, and reload. Whoever can read the file cannot read the tokens, but
 can try short ones.
 
-Exit status: 0, 1 if no token can be made or read, 2 if NAME is none.";
+Exit status: 0, 1 if no token can be made or read, 2 if NAME cannot be a name.";
 
 /// Arguments of `eyelet passwd`.
 #[derive(Args, Clone, Debug)]

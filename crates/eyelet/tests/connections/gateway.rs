@@ -460,7 +460,7 @@ fn the_manual_can_be_pasted() {
         }
         pasted += 1;
     }
-    assert_eq!(pasted, 13, "blocks of the manual");
+    assert_eq!(pasted, 12, "blocks of the manual");
     assert!(manual.contains(REDIRECT_NFT.lines().nth(4).unwrap()));
     assert!(manual.contains(TPROXY_NFT.trim()));
 }

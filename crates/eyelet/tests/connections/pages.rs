@@ -354,25 +354,58 @@ const README_LINES_MAX: usize = 190;
 const README_WORDS_MAX: usize = 1_350;
 
 #[test]
-fn the_readme_is_short_and_its_figures_are_measured() {
+fn the_readme_is_short() {
     let readme = fs::read_to_string(&pages()[0]).unwrap();
     let (lines, words) = (readme.lines().count(), readme.split_whitespace().count());
     assert!(lines <= README_LINES_MAX && words <= README_WORDS_MAX, "{lines} lines, {words} words");
+}
+
+/// A row of README is a row of the page of figures, which names the command that measures it.
+#[test]
+fn the_figures_of_the_readme_are_measured() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let figures = fs::read_to_string(root.join("docs/figures.md")).unwrap();
-    let measured: Vec<&str> = numbers(&figures).collect();
+    let text = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+    let (readme, figures, bench) =
+        (text("README.md"), text("docs/figures.md"), text("bench/README.md"));
+    let scenarios: Vec<&str> =
+        bench.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    assert!(scenarios.contains(&"idle") && scenarios.contains(&"handshakes"), "{scenarios:?}");
     let section = readme.split("\n## Many idle connections\n").nth(1).unwrap();
-    let table = section.lines().filter(|line| line.starts_with("| ") && !line.contains("Eyelet"));
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| ") && !line.contains("| Eyelet"));
     let mut shown = 0;
-    for row in table.take_while(|row| !row.contains("plugins")) {
-        // The cell of Eyelet's figure, and those of the others.
-        for number in row.split('|').skip(2).flat_map(numbers) {
-            // A rate is what the time of one comes to.
-            assert!(measured.contains(&number) || number == "14,000", "{number}: {row}");
-            shown += 1;
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+        let [_, ours, others] = cells[..] else { panic!("what, Eyelet, others: {row}") };
+        let figure = numbers(ours).next().unwrap();
+        // The last number of each part: a version may come before it.
+        let figures_of_others = others.split(';').map(|part| numbers(part).last().unwrap());
+        let row_figures: Vec<&str> = [figure].into_iter().chain(figures_of_others).collect();
+        let is_the_row =
+            |line: &str| row_figures.iter().all(|f| numbers(line).any(|number| number == *f));
+        let measured = figures.lines().position(|line| line.starts_with('|') && is_the_row(line));
+        let Some(measured) = measured else { panic!("{row_figures:?} are in no row: {row}") };
+        assert!(command_of(&figures, measured, &scenarios), "no command of {row}");
+        if let Some(rate) = ours.split_once(": ").and_then(|(_, rate)| numbers(rate).next()) {
+            let rate: f64 = rate.replace(',', "").parse().unwrap();
+            let by_time = 1e6 / figure.parse::<f64>().unwrap();
+            assert!((rate / by_time - 1.0).abs() < 0.05, "{rate} of {by_time}: {row}");
         }
+        shown += row_figures.len();
     }
     assert!(shown >= 12, "{shown} figures were found");
+}
+
+/// True if the row at this line, or the text between it and the heading above, names a scenario.
+fn command_of(figures: &str, row: usize, scenarios: &[&str]) -> bool {
+    let above: Vec<&str> = figures.lines().take(row).collect();
+    let texts = above.iter().rev().take_while(|line| !line.starts_with('#'));
+    let texts = texts.filter(|line| !line.starts_with('|')).copied();
+    let row = figures.lines().nth(row).unwrap();
+    texts.chain([row]).flat_map(|line| line.split('`').skip(1).step_by(2)).any(|command| {
+        let command = command.strip_prefix("eyelet-bench ").unwrap_or(command);
+        scenarios.contains(&command.split(' ').next().unwrap())
+    })
 }
 
 /// The numbers of a text, as they are written.

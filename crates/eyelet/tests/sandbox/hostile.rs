@@ -33,8 +33,8 @@ enum Shown {
     Outside,
     /// Outside, by root.
     ByRoot,
-    /// In a network like that of a sandbox in which no edge answers, but the program itself: where
-    /// it leads out to others, or would change this host.
+    /// In a network like a sandbox's, without an edge. For programs that would reach strangers, or
+    /// change this host.
     Alone,
     /// In a process namespace whose first process is a shell.
     First,

@@ -48,8 +48,8 @@ impl Holds {
         given.chain(kept).collect()
     }
 
-    /// Goes on with the verdicts of another process: for those who waited there, and if they hold
-    /// for a time, for all who wait or come.
+    /// Takes over the verdicts of another process. They are for those who waited there; one that
+    /// holds for a time is also for all who wait here or come later.
     pub fn take_over(&self, verdicts: Vec<HandedVerdict>, now_unix_ms: u64) {
         let mut state = self.state.lock();
         let (last, mut wakers) = (state.last_place, Vec::new());

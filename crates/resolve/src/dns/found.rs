@@ -10,9 +10,8 @@ pub const ADDRESSES_MAX: usize = 64;
 /// The time for which connections to an address that has left its name are used. A deployment that
 /// changes the name and then stops the old host mostly waits longer.
 const USED_ON_MS: u64 = 5_000;
-/// The time for which they are used where addresses of the name have come back before: it gives
-/// another part of them each time, and the others are not gone. Within ten minutes a TTL of 60 s
-/// brings ten parts.
+/// The time for a name that gives another part of its addresses each time: the others are not
+/// gone. Within ten minutes a TTL of 60 s brings ten parts.
 const ROTATING_MS: u64 = 10 * 60 * 1000;
 
 /// The result of a look-up.

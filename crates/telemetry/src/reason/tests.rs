@@ -292,16 +292,19 @@ fn grouped_examples() -> Vec<Reason> {
     all
 }
 
-/// The table under the heading `Reasons`: class and party by text. A row may have several texts.
+/// The list under the heading `Reasons`: class and party by text. An item may have several texts.
 fn documented() -> BTreeMap<&'static str, [&'static str; 2]> {
     let page = include_str!("../../../../docs/access-log.md");
     let section = page.split("\n## Reasons\n").nth(1).unwrap();
     let section = section.split("\n## ").next().unwrap();
+    // A long item goes on in the next line. The texts live as long as those of the code.
+    let section: &str = section.replace("\n  ", " ").leak();
     let mut found = BTreeMap::new();
-    for line in section.lines().filter(|line| line.starts_with('|')).skip(2) {
-        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
-        let [texts, class, whose, _] = cells[..] else {
-            panic!("reason | class | whose | what to do: {line}");
+    for item in section.split("\n- ").skip(1) {
+        let parts = item.split_once("): ").and_then(|(head, _)| head.rsplit_once(" ("));
+        let parts = parts.and_then(|(texts, of)| Some((texts, of.split_once(", ")?)));
+        let Some((texts, (class, whose))) = parts else {
+            panic!("- reason (class, whose): what to do: {item}");
         };
         for text in texts.split("; ") {
             assert_eq!(found.insert(text, [class, whose]), None, "{text} is there twice");

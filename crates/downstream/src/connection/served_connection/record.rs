@@ -32,8 +32,8 @@ pub struct Record {
     /// Milliseconds from the request's last byte to the response's head. If the upstream answered
     /// earlier, they count from the request's head.
     upstream_ms: Option<u64>,
-    /// The time at which those milliseconds began, since 1970, if it rested before its response:
-    /// the instant that its connection keeps is only as exact as the timer wheel.
+    /// The start of `upstream_ms` by the wall clock, if the exchange rested before its response.
+    /// The instant of a parked connection is only as exact as the timer wheel.
     waits_unix_ms: Option<u64>,
     pub(crate) coded: Coded,
     /// The reason why the exchange ended.

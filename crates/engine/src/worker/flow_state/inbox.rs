@@ -150,8 +150,8 @@ impl Inboxes {
         })
     }
 
-    /// All flows of an earlier process have come, or no more will: all workers read their listening
-    /// sockets, a worker that does not listen for as long in a moment.
+    /// Ends the wait for flows of an earlier process: all workers read their listening sockets. One
+    /// that does not listen yet reads them after `within`.
     pub fn end_flows(&self, within: Duration) {
         if !self.awaits_flows.swap(false, Relaxed) {
             return;

@@ -66,8 +66,8 @@ pub(crate) struct Passage {
     /// Its access line. Of several addresses of a flow one has it.
     pub info: Option<Parked>,
     pub guard: Option<Box<dyn DatagramGuard>>,
-    /// True once its client has the handshake's keys: it has no Initial keys any more (RFC 9001
-    /// section 4.9.1), so that no packet that may have a hello is its own.
+    /// True once its client has the handshake's keys, and so no Initial keys any more (RFC 9001
+    /// section 4.9.1): a packet that may have a hello is not from it.
     pub hello_is_over: bool,
     /// True if its upstream sees the client's address.
     pub is_from_client: bool,
