@@ -1,6 +1,8 @@
 //! Reads certificate revocation lists (RFC 5280 section 5), PEM or DER, into sorted serial numbers
 //! of 20 bytes each, and says if a certificate is on one.
 
+mod der;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +16,7 @@ use x509_parser::time::ASN1Time;
 
 use crate::certificate;
 use crate::pem::Pem;
+use der::{BIT_STRING, Der, INTEGER, SEQUENCE, VERSION};
 
 /// Most bytes of a file: about 3 million entries. It is in memory while it is read.
 const FILE_BYTES_MAX: u64 = 128 << 20;
@@ -318,49 +321,6 @@ impl<'a> Parts<'a> {
 /// The bytes of a bit string of whole bytes.
 fn bits(value: &[u8]) -> Option<&[u8]> {
     value.split_first().and_then(|(unused, bytes)| (*unused == 0).then_some(bytes))
-}
-
-const INTEGER: u8 = 0x02;
-const BIT_STRING: u8 = 0x03;
-const SEQUENCE: u8 = 0x30;
-/// `[0] EXPLICIT`, the version of a certificate.
-const VERSION: u8 = 0xa0;
-
-/// Values in DER (X.690), one after the other.
-struct Der<'a>(&'a [u8]);
-
-/// One of them.
-#[derive(Clone, Copy)]
-struct Value<'a> {
-    tag: u8,
-    value: &'a [u8],
-    /// The bytes with their tag and length.
-    whole: &'a [u8],
-}
-
-impl<'a> Der<'a> {
-    /// The next value, if it has this tag.
-    fn take(&mut self, tag: u8) -> Option<Value<'a>> {
-        self.next().filter(|value| value.tag == tag)
-    }
-
-    /// The next value.
-    fn next(&mut self) -> Option<Value<'a>> {
-        let (tag, length) = (*self.0.first()?, *self.0.get(1)?);
-        let (head, length) = match length {
-            0..=0x7f => (2, usize::from(length)),
-            // More than four bytes of length are more than a file has.
-            0x81..=0x84 => {
-                let count = usize::from(length & 0x7f);
-                let bytes = self.0.get(2..2 + count)?;
-                (2 + count, bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
-            }
-            _ => return None,
-        };
-        let whole = self.0.get(..head.checked_add(length)?)?;
-        self.0 = self.0.get(whole.len()..)?;
-        Some(Value { tag, value: whole.get(head..)?, whole })
-    }
 }
 
 #[cfg(test)]
