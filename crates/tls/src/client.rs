@@ -315,8 +315,8 @@ fn files(of: &UpstreamFiles) -> impl Iterator<Item = &Path> {
 }
 
 impl Made {
-    /// Reads files, unless `known` has them: a revocation list may be long. What `known` has made of
-    /// the same contents is used again, so that kept connections are, too.
+    /// Reads files, unless `known` has them: a revocation list may be long. What `known` made of
+    /// the same contents is used again, and so are kept connections.
     fn of(
         of: &UpstreamFiles,
         workload: &Arc<Workload>,
