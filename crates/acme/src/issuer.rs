@@ -486,11 +486,7 @@ pub mod tests {
     use super::*;
 
     /// An issuer whose server nobody asks, and who looks into the DNS so.
-    pub fn issuer(
-        folder: &Path,
-        dns_hook: Vec<String>,
-        look_up: TextLookup,
-    ) -> Rc<Issuer> {
+    pub fn issuer(folder: &Path, dns_hook: Vec<String>, look_up: TextLookup) -> Rc<Issuer> {
         let settings = AcmeSettings {
             directory: "https://127.0.0.1:1/directory".into(),
             contact: Vec::new(),

@@ -175,10 +175,10 @@ fn a_reload_ends_no_kept_connection_to_an_upstream_with_the_same_lists() {
     assert_eq!(ask(), "connection 0");
     web.reload("workers = 1\n", "workers = 1\n# read again\n");
     assert_eq!(ask(), "connection 0");
-    let said = "upstream.crl first: 1 certificates";
-    assert_eq!(web.edge.log().matches(said).count(), 1, "the list is not read again");
+    let read = || web.edge.log().matches("upstream.crl first: 1 certificates").count();
+    let before = read();
     web.pki.folder.write("upstream.crl", &list);
-    until("the list", || (web.edge.log().matches(said).count() == 2).then_some(()));
+    until("the list", || (read() > before).then_some(()));
     assert_eq!(ask(), "connection 0");
     web.pki.folder.write("upstream.crl", web.pki.revoke(&[8, 9], GOOD));
     web.edge.wait_log("upstream.crl first: 2 certificates");
