@@ -276,19 +276,27 @@ impl Issuer {
 
     /// The records for these wildcards, as lines of a zone file. A comment says what the DNS has.
     pub async fn records(&self, names: &[Box<str>]) -> Result<String, AcmeError> {
-        let mut lines = String::new();
-        let ends = Instant::now() + RECORDS_TIMEOUT;
+        let mut records = Vec::with_capacity(names.len());
         for name in names {
-            let record = self.record(name).await?;
+            records.push(self.record(name).await?);
+        }
+        Ok(self.looked_up(&records, RECORDS_TIMEOUT).await)
+    }
+
+    /// The lines of these records. All looks at the DNS together end in time.
+    async fn looked_up(&self, records: &[PersistentRecord], time: Duration) -> String {
+        let mut lines = String::new();
+        let ends = Instant::now() + time;
+        for record in records {
             let left = ends.saturating_duration_since(Instant::now());
-            let seen = match self.find(&record, left.min(LOOKUP_TIMEOUT)).await {
+            let seen = match self.find(record, left.min(LOOKUP_TIMEOUT)).await {
                 Ok(Ok(())) => "it is there".into(),
                 Ok(Err(fault)) => fault.to_string(),
                 Err(why) => format!("it cannot be looked up: {}", printable(&why)),
             };
             lines.push_str(&format!("{} ; {seen}\n", record.line()));
         }
-        Ok(lines)
+        lines
     }
 
     async fn record(&self, name: &str) -> Result<PersistentRecord, AcmeError> {
@@ -464,4 +472,52 @@ fn retries() -> RetryPolicy {
 
 fn library(error: rcgen::Error) -> AcmeError {
     AcmeError::Library(format!("a key or a request cannot be made: {error}"))
+}
+
+#[cfg(test)]
+pub mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::rc::Rc;
+
+    use eyelet_config::AcmeNames;
+    use eyelet_telemetry::counters;
+
+    use super::*;
+
+    /// An issuer whose server nobody asks, and who looks into the DNS so.
+    pub fn issuer(folder: &Path, dns_hook: Vec<String>, look_up: TextLookup) -> Rc<Issuer> {
+        let settings = AcmeSettings {
+            directory: "https://127.0.0.1:1/directory".into(),
+            contact: Vec::new(),
+            ca: None,
+            folder: Some(folder.to_owned()),
+            profile: None,
+            external_account: None,
+            dns_hook,
+            wanted: AcmeNames { has_http: true, ..AcmeNames::default() },
+        };
+        let table = Arc::new(Acme::new().unwrap().0);
+        let dns = TextDns { servers: Dns::default(), look_up };
+        let issuer = Issuer::new(&settings, None, dns, &table, &counters::register()).unwrap();
+        Rc::new(issuer)
+    }
+
+    /// A thousand names of an operator do not wait for a silent resolver one by one.
+    #[test]
+    fn all_looks_for_records_together_end_in_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let issuer = issuer(folder.path(), Vec::new(), |_, _| Box::pin(std::future::pending()));
+        let ca = ["ca.test".to_owned()];
+        let record = |n| PersistentRecord::new(&format!("n{n}.test"), &ca, "https://ca.test/1");
+        let records: Vec<_> = (0..1_000).map(|n| record(n).unwrap()).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let time = Duration::from_millis(200);
+        let began = Instant::now();
+        let lines = runtime.block_on(issuer.looked_up(&records, time));
+        let took = began.elapsed();
+        assert!(took >= time && took < RECORDS_TIMEOUT / 2, "{took:?}");
+        let said = "; it cannot be looked up: no resolver answered in time\n";
+        assert_eq!(lines.matches(said).count(), records.len());
+    }
 }

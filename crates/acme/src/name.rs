@@ -407,29 +407,11 @@ pub fn chance() -> f64 {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use eyelet_config::{AcmeNames, AcmeSettings, Dns};
-    use eyelet_telemetry::counters;
-
     use super::*;
-    use crate::issuer::{TextDns, TextLookup};
-    use crate::table::Acme;
+    use crate::issuer::tests::issuer as issuer_with;
 
     fn issuer(folder: &std::path::Path, dns_hook: Vec<String>) -> Rc<Issuer> {
-        let settings = AcmeSettings {
-            directory: "https://127.0.0.1:1/directory".into(),
-            contact: Vec::new(),
-            ca: None,
-            folder: Some(folder.to_owned()),
-            profile: None,
-            external_account: None,
-            dns_hook,
-            wanted: AcmeNames { has_http: true, ..AcmeNames::default() },
-        };
-        let table = Arc::new(Acme::new().unwrap().0);
-        let look_up: TextLookup = |_, _| Box::pin(async { Ok(Vec::new()) });
-        let dns = TextDns { servers: Dns::default(), look_up };
-        let issuer = Issuer::new(&settings, None, dns, &table, &counters::register()).unwrap();
-        Rc::new(issuer)
+        issuer_with(folder, dns_hook, |_, _| Box::pin(async { Ok(Vec::new()) }))
     }
 
     /// A stranger may ask for any name below a wildcard. It must lead here, whatever has failed.

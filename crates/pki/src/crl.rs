@@ -1,6 +1,10 @@
 //! Reads certificate revocation lists (RFC 5280 section 5), PEM or DER, into sorted serial numbers
 //! of 20 bytes each, and says if a certificate is on one.
 
+mod der;
+mod scope;
+
+use std::cell::LazyCell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +18,8 @@ use x509_parser::time::ASN1Time;
 
 use crate::certificate;
 use crate::pem::Pem;
+use der::{BIT_STRING, Der, INTEGER, SEQUENCE, VERSION};
+use scope::{Scope, distribution_points};
 
 /// Most bytes of a file: about 3 million entries. It is in memory while it is read.
 const FILE_BYTES_MAX: u64 = 128 << 20;
@@ -23,7 +29,7 @@ const SERIAL_BYTES: usize = 20;
 type Serial = [u8; SERIAL_BYTES];
 
 /// The lists of a rule.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Revocations {
     lists: Vec<RevocationList>,
     /// True if a list counts that has expired.
@@ -35,6 +41,8 @@ pub struct Revocations {
 struct RevocationList {
     /// The distinguished name of the authority, in DER without its tag.
     issuer: Box<[u8]>,
+    /// The certificates that it is for.
+    scope: Scope,
     next_update: u64,
     /// Sorted.
     serials: Box<[Serial]>,
@@ -70,9 +78,9 @@ pub enum CrlFault {
     /// It is no list, or one that Eyelet does not have.
     #[error("it is no revocation list that can be used: {0}")]
     Malformed(String),
-    /// It is a part of a list. What is not on it may be on another part.
-    #[error("it is for some certificates only (issuingDistributionPoint): expected a whole list")]
-    Partial,
+    /// It is of a kind that Eyelet does not have. RFC 5280 section 5.2: it must not be used.
+    #[error("{0}: expected the whole list of an authority, or of a distribution point")]
+    Unsupported(&'static str),
     /// Its authority is not there.
     #[error("its issuer is not among the authorities: add the certificate that has signed it")]
     NoIssuer,
@@ -139,12 +147,12 @@ impl Revocations {
         now: UnixTime,
     ) -> Result<(), RevocationFault> {
         for (number, certificate) in [leaf].into_iter().chain(others).enumerate() {
+            let is_leaf = number == 0;
             let parts = Parts::of(certificate).ok_or(RevocationFault::Malformed)?;
-            let serial = serial(parts.serial).ok_or(RevocationFault::Malformed)?;
-            match self.check_one(parts.issuer, &serial, now) {
+            match self.check_one(certificate, &parts, is_leaf, now) {
                 // An authority's own needs no list, but may be on one (RFC 5280 section 3.2).
                 Err(RevocationFault::Unknown | RevocationFault::Expired)
-                    if number > 0 && parts.issuer == parts.subject => {}
+                    if !is_leaf && parts.issuer == parts.subject => {}
                 checked => checked?,
             }
         }
@@ -153,14 +161,21 @@ impl Revocations {
 
     fn check_one(
         &self,
-        issuer: &[u8],
-        serial: &Serial,
+        certificate: &CertificateDer<'_>,
+        parts: &Parts<'_>,
+        is_leaf: bool,
         now: UnixTime,
     ) -> Result<(), RevocationFault> {
+        let serial = serial(parts.serial).ok_or(RevocationFault::Malformed)?;
+        let points = LazyCell::new(|| distribution_points(certificate));
         let (mut is_known, mut is_fresh) = (false, false);
-        for list in self.lists.iter().filter(|list| *list.issuer == *issuer) {
-            if list.serials.binary_search(serial).is_ok() {
+        for list in self.lists.iter().filter(|list| *list.issuer == *parts.issuer) {
+            // Also on a list that is for others: an authority uses a number once.
+            if list.serials.binary_search(&serial).is_ok() {
                 return Err(RevocationFault::Revoked);
+            }
+            if !list.scope.covers(is_leaf, &points) {
+                continue;
             }
             is_known = true;
             is_fresh |= list.next_update >= now.as_secs();
@@ -232,22 +247,23 @@ fn of_bytes(
 }
 
 fn list(der: &[u8], authorities: &[TrustAnchor<'_>]) -> Result<RevocationList, CrlFault> {
-    let malformed = |why: &dyn std::fmt::Debug| CrlFault::Malformed(format!("{why:?}"));
-    // It refuses deltas, indirect lists, and critical extensions that nobody here knows.
-    let parsed = BorrowedCertRevocationList::from_der(der).map_err(|why| malformed(&why))?;
+    let parsed = BorrowedCertRevocationList::from_der(der).map_err(of_webpki)?;
     let mut serials = Vec::new();
     for entry in &parsed {
-        let entry = entry.map_err(|why| malformed(&why))?;
-        serials.push(serial(entry.serial_number).ok_or_else(|| malformed(&"a long serial"))?);
+        let entry = entry.map_err(of_webpki)?;
+        serials.push(serial(entry.serial_number).ok_or_else(|| malformed("a long serial"))?);
     }
     serials.sort_unstable();
     serials.dedup();
     let parsed = CertRevocationList::from(parsed);
-    if parsed.issuing_distribution_point().is_some() {
-        return Err(CrlFault::Partial);
-    }
+    let scope = match parsed.issuing_distribution_point() {
+        None => Scope::default(),
+        Some(extension) => Scope::of_extension(extension).ok_or(CrlFault::Unsupported(
+            "no certificate can be in the scope of its issuingDistributionPoint",
+        ))?,
+    };
     let issuer = parsed.issuer();
-    let next_update = next_update(der).ok_or_else(|| malformed(&"no nextUpdate"))?;
+    let next_update = next_update(der).ok_or_else(|| malformed("no nextUpdate"))?;
     let mut named = authorities.iter().filter(|anchor| *anchor.subject == *issuer).peekable();
     if named.peek().is_none() {
         return Err(CrlFault::NoIssuer);
@@ -255,7 +271,27 @@ fn list(der: &[u8], authorities: &[TrustAnchor<'_>]) -> Result<RevocationList, C
     if !named.any(|anchor| is_signed_by(der, anchor).unwrap_or(false)) {
         return Err(CrlFault::Signature);
     }
-    Ok(RevocationList { issuer: issuer.into(), next_update, serials: serials.into() })
+    Ok(RevocationList { issuer: issuer.into(), scope, next_update, serials: serials.into() })
+}
+
+fn malformed(why: &str) -> CrlFault {
+    CrlFault::Malformed(why.to_owned())
+}
+
+/// Says what webpki refuses: a list that it does not understand is no proof that a certificate is
+/// good.
+fn of_webpki(error: webpki::Error) -> CrlFault {
+    use webpki::Error;
+    CrlFault::Unsupported(match error {
+        Error::UnsupportedDeltaCrl => "it has the changes of another list only",
+        Error::UnsupportedIndirectCrl => "it is an indirect list, of several authorities",
+        Error::UnsupportedRevocationReasonsPartitioning => "it is for some reasons only",
+        Error::UnsupportedCrlIssuingDistributionPoint => {
+            "its issuingDistributionPoint has no full name"
+        }
+        Error::UnsupportedCriticalExtension => "it has a critical extension that is not known",
+        other => return CrlFault::Malformed(format!("{other:?}")),
+    })
 }
 
 /// A serial number to the right of its place. Leading zeros mean nothing.
@@ -318,49 +354,6 @@ impl<'a> Parts<'a> {
 /// The bytes of a bit string of whole bytes.
 fn bits(value: &[u8]) -> Option<&[u8]> {
     value.split_first().and_then(|(unused, bytes)| (*unused == 0).then_some(bytes))
-}
-
-const INTEGER: u8 = 0x02;
-const BIT_STRING: u8 = 0x03;
-const SEQUENCE: u8 = 0x30;
-/// `[0] EXPLICIT`, the version of a certificate.
-const VERSION: u8 = 0xa0;
-
-/// Values in DER (X.690), one after the other.
-struct Der<'a>(&'a [u8]);
-
-/// One of them.
-#[derive(Clone, Copy)]
-struct Value<'a> {
-    tag: u8,
-    value: &'a [u8],
-    /// The bytes with their tag and length.
-    whole: &'a [u8],
-}
-
-impl<'a> Der<'a> {
-    /// The next value, if it has this tag.
-    fn take(&mut self, tag: u8) -> Option<Value<'a>> {
-        self.next().filter(|value| value.tag == tag)
-    }
-
-    /// The next value.
-    fn next(&mut self) -> Option<Value<'a>> {
-        let (tag, length) = (*self.0.first()?, *self.0.get(1)?);
-        let (head, length) = match length {
-            0..=0x7f => (2, usize::from(length)),
-            // More than four bytes of length are more than a file has.
-            0x81..=0x84 => {
-                let count = usize::from(length & 0x7f);
-                let bytes = self.0.get(2..2 + count)?;
-                (2 + count, bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
-            }
-            _ => return None,
-        };
-        let whole = self.0.get(..head.checked_add(length)?)?;
-        self.0 = self.0.get(whole.len()..)?;
-        Some(Value { tag, value: whole.get(head..)?, whole })
-    }
 }
 
 #[cfg(test)]

@@ -20,15 +20,17 @@ impl Counters {
     }
 
     /// Counts a request that is over. It failed if it has no whole response, and neither the rules
-    /// nor its client are the cause.
-    pub fn request(&self, is_whole: bool, reason: &Reason) {
+    /// nor its client are the cause. Returns whether it failed.
+    pub fn request(&self, is_whole: bool, reason: &Reason) -> bool {
         self.requests.up();
         let is_expected = matches!(reason.class(), Class::Left | Class::Refused);
         let is_clients =
             reason.whose() == Party::Client || matches!(reason, Reason::ClientClosed(_));
-        if !is_whole && !is_expected && !is_clients {
+        let has_failed = !is_whole && !is_expected && !is_clients;
+        if has_failed {
             self.requests_failed.up();
         }
+        has_failed
     }
 
     /// Counts a connection by what evidence says about its name.
@@ -106,9 +108,9 @@ mod tests {
             (false, Reason::Trace, 0),
         ] {
             let counters = Counters::default();
-            counters.request(is_whole, &reason);
+            let has_failed = counters.request(is_whole, &reason);
             let counted = [&counters.requests, &counters.requests_failed].map(Cell::value);
-            assert_eq!(counted, [1, wants], "{reason}");
+            assert_eq!((counted, has_failed), ([1, wants], wants == 1), "{reason}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! The access log: one JSON object per connection or request. Workers format entries; one thread
 //! writes them through a bounded queue.
 
+pub mod failed;
 mod line;
 mod queue;
 pub mod read;

@@ -45,6 +45,7 @@ pub struct ClientConfigs {
 }
 
 /// The values that were made of the files for upstreams.
+#[derive(Clone)]
 struct Made {
     offers: Offers,
     stamps: Stamps,
@@ -124,13 +125,10 @@ impl ClientConfigs {
             // All upstreams of a rule have the same files.
             let Some(tls) = terminate.upstream.tls() else { continue };
             if !by_files.contains_key(&tls.files) {
-                let (contents, stamps) = read(&tls.files, workload)?;
-                let known = earlier.and_then(|earlier| earlier.offers(tls));
-                let offers = match known.filter(|known| known.are_of(&contents)) {
-                    Some(known) => known,
-                    None => make(contents)?,
-                };
-                by_files.insert(tls.files.clone(), Mutex::new(Made { offers, stamps }));
+                let known = earlier.and_then(|earlier| earlier.by_files.get(&tls.files));
+                let known = known.map(|made| made.lock().clone());
+                let made = Made::of(&tls.files, workload, known)?;
+                by_files.insert(tls.files.clone(), Mutex::new(made));
             }
         }
         Ok(Self { by_files, workload: workload.clone() })
@@ -187,11 +185,7 @@ impl ClientConfigs {
         let mut is_any_new = false;
         for (of, made) in &self.by_files {
             let known = made.lock().stamps.clone();
-            let stamps = known.ca.into_iter().chain(known.pair.into_iter().flatten());
-            let stamps = stamps.chain(known.crl);
-            let changed =
-                files(of).zip(stamps).find(|(path, known)| !known.is_same(Stamp::at(path)));
-            let Some((path, _)) = changed else { continue };
+            let Some(path) = changed(of, &known) else { continue };
             let renewed = renew(of, made, &self.workload);
             is_any_new |= matches!(renewed, Ok(true));
             note(path, renewed);
@@ -306,6 +300,13 @@ fn renew(
     Ok(differs)
 }
 
+/// The first of the files that has changed since it was read.
+fn changed<'a>(of: &'a UpstreamFiles, known: &Stamps) -> Option<&'a Path> {
+    let stamps = known.ca.iter().chain(known.pair.iter().flatten()).chain(&known.crl);
+    let mut each = files(of).zip(stamps);
+    each.find(|(path, known)| !known.is_same(Stamp::at(path))).map(|(path, _)| path)
+}
+
 /// The paths, in the order of their [`Stamps`].
 fn files(of: &UpstreamFiles) -> impl Iterator<Item = &Path> {
     let pair = of.certificate.as_ref().map(|pair| [&*pair.certificate, &*pair.key]);
@@ -313,13 +314,38 @@ fn files(of: &UpstreamFiles) -> impl Iterator<Item = &Path> {
     of.ca.as_deref().into_iter().chain(pair.into_iter().flatten()).chain(crl)
 }
 
+impl Made {
+    /// Reads files, unless `known` has them: a revocation list may be long. What `known` made of
+    /// the same contents is used again, and so are kept connections.
+    fn of(
+        of: &UpstreamFiles,
+        workload: &Arc<Workload>,
+        known: Option<Self>,
+    ) -> Result<Self, TlsError> {
+        let known = match known {
+            Some(known) if known.is_current(of) => return Ok(known),
+            known => known.map(|known| known.offers),
+        };
+        let (contents, stamps) = read(of, workload)?;
+        let offers = match known.filter(|known| known.are_of(&contents)) {
+            Some(known) => known,
+            None => make(contents)?,
+        };
+        Ok(Self { offers, stamps })
+    }
+
+    /// True if all is of files that have not changed. The system's roots are of none.
+    fn is_current(&self, of: &UpstreamFiles) -> bool {
+        self.stamps.ca.is_some() && changed(of, &self.stamps).is_none()
+    }
+}
+
 impl Offers {
     /// True if they were made of the same contents.
     fn are_of(&self, contents: &Contents) -> bool {
         let is_same_trust = match (&self.authorities, &contents.trust) {
-            // Lists are not compared: what was read again replaces what was there.
             (Some((roots, verifier)), UpstreamTrust::Authorities(read, lists)) => {
-                verifier.revocations.is_none() && lists.is_none() && roots.store.roots == read.roots
+                verifier.revocations == *lists && roots.store.roots == read.roots
             }
             // The ids are no contents of files.
             (None, UpstreamTrust::Spiffe(_)) => true,

@@ -100,6 +100,16 @@ impl World {
         std::fs::read_to_string(files.find(|file| file.exists())?).ok()
     }
 
+    /// The stored chain and key of the only name: a wildcard's file has a name of its own.
+    pub fn stored_alone(&self) -> Option<String> {
+        let servers = std::fs::read_dir(self.pki.file("acme")).ok()?;
+        let mut files =
+            servers.flat_map(|server| std::fs::read_dir(server.unwrap().path()).unwrap());
+        let is_pem = |path: &PathBuf| path.extension().is_some_and(|end| end == "pem");
+        std::fs::read_to_string(files.find_map(|file| Some(file.unwrap().path()).filter(is_pem))?)
+            .ok()
+    }
+
     /// Waits until a client that trusts the server's root gets through with this name.
     pub fn wait(&self, edge: SocketAddr, name: &str) -> Tls {
         let config = self.pebble.roots(&self.pki);

@@ -4,10 +4,13 @@
 use std::io::Write;
 use std::time::Duration;
 
+use rcgen::{CrlDistributionPoint, CrlIssuingDistributionPoint, CrlScope};
+
 use crate::support::client::{Offer, Tls, alert_in, echo, handshake};
 use crate::support::edge::{LISTENER, connect, eyelet};
-use crate::support::pki::Leaf;
+use crate::support::pki::{Kind, Leaf};
 use crate::support::upstream::vacant;
+use crate::support::web::{Web, get};
 use crate::support::{Edge, Pki, Upstream, output, until};
 
 const GOOD: Result<Duration, Duration> = Ok(Duration::from_hours(10));
@@ -131,4 +134,53 @@ fn a_revoked_upstream_is_not_asked() {
         let line = edge.line("the request", |line| line["event"] == "request");
         assert_eq!(line["reason"], said, "{line}");
     }
+}
+
+/// A list of a distribution point is for the certificates that name it.
+#[test]
+fn a_client_needs_the_list_of_its_distribution_point() {
+    let (pki, upstream) = (Pki::new(), Upstream::echo());
+    let [named, other, revoked] = [(7, "1"), (8, "2"), (9, "1")].map(|(serial, part)| {
+        let point = CrlDistributionPoint { uris: vec![format!("http://crl.test/{part}.crl")] };
+        pki.client_with(&format!("client{serial}"), |params| {
+            params.serial_number = Some(serial.into());
+            params.crl_distribution_points = vec![point];
+        })
+    });
+    let point = CrlDistributionPoint { uris: vec!["http://crl.test/1.crl".into()] };
+    let scope = Some(CrlScope::UserCertsOnly);
+    let part = CrlIssuingDistributionPoint { distribution_point: point, scope };
+    pki.folder.write("clients.crl", pki.revoke_part(&[9], GOOD, Some(part)));
+    let edge = edge(&pki, &upstream, "");
+    drop(ask(&pki, &edge, &named).unwrap());
+    assert_eq!(ask(&pki, &edge, &revoked).err(), Some(Some(REVOKED)));
+    assert!(ask(&pki, &edge, &other).is_err());
+    edge.line("the other part", |line| {
+        line["reason"].as_str().is_some_and(|why| why.contains("UnknownRevocationStatus"))
+    });
+}
+
+/// Nor does a file that is written again with what it has.
+#[test]
+fn a_reload_ends_no_kept_connection_to_an_upstream_with_the_same_lists() {
+    let pki = Pki::new();
+    let app = Upstream::counting(pki.server("app", &["app.test"], Kind::P256));
+    let list = pki.revoke(&[9], GOOD);
+    pki.folder.write("upstream.crl", &list);
+    let keys = "upstream_ca = \"ca.pem\"\nupstream_crl = \"upstream.crl\"\n\
+                upstream_name = \"app.test\"";
+    let web = Web::at(pki, "https", app, keys, "");
+    let mut client = web.connect();
+    let mut ask = || String::from_utf8(get(&mut client, "/").body).unwrap();
+    assert_eq!(ask(), "connection 0");
+    web.reload("workers = 1\n", "workers = 1\n# read again\n");
+    assert_eq!(ask(), "connection 0");
+    let read = || web.edge.log().matches("upstream.crl first: 1 certificates").count();
+    let before = read();
+    web.pki.folder.write("upstream.crl", &list);
+    until("the list", || (read() > before).then_some(()));
+    assert_eq!(ask(), "connection 0");
+    web.pki.folder.write("upstream.crl", web.pki.revoke(&[8, 9], GOOD));
+    web.edge.wait_log("upstream.crl first: 2 certificates");
+    until("the new list to count", || (ask() == "connection 1").then_some(()));
 }

@@ -40,3 +40,28 @@ fn the_wrong_scheme_is_said_at_once() {
     }
     run.talk.hear(&format!("app.test: {address} speaks TLS; write app.test=https://{address}"));
 }
+
+/// Only an application whose own requests fail is asked if it speaks TLS: it may log that.
+#[test]
+fn the_failed_requests_of_one_application_have_no_other_asked() {
+    if !need("curl") {
+        return;
+    }
+    let good = Upstream::http();
+    let bad = Upstream::serve(|mut stream| {
+        let _ = stream.read(&mut [0; 1024]);
+        let _ = stream.write_all(b"no HTTP at all\r\n\r\n");
+    });
+    let (good, bad) = (good, bad.address);
+    let mut run =
+        Run::proxy(&[&format!("app.test={}", good.address), &format!("a.app.test={bad}")]);
+    let said = run.curl("a.app.test", &["/x?y=1", "/x?y=2"]);
+    assert_eq!(said.matches(" 502\n").count(), 2, "{said}");
+    run.talk.hear("eyelet: a.app.test: GET /x?y=1: 502: ");
+    let said = run.curl("app.test", &["/"]);
+    assert!(said.ends_with(" 200\n"), "{said}");
+    // The other one is asked within a second of its failure, and this one would be, too.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(good.accepted(), 1, "{}", run.talk.said());
+    assert!(!run.talk.said().contains("eyelet: app.test: "), "{}", run.talk.said());
+}

@@ -188,6 +188,23 @@ fn the_connections_of_a_project_end_with_it() {
     assert!(answer.text.starts_with(&application(&other)), "{}", answer.text);
 }
 
+/// A failure is said where its application was started, once a second with a count.
+#[test]
+fn a_failed_request_is_said_in_the_terminal_of_its_project() {
+    let Some(network) = Network::new() else { return };
+    let (mut shop, api) = (network.run("", "shop"), network.run("--name api.localhost ", "api"));
+    let answer = network.get("https://shop.localhost:8443/crash");
+    assert!(!answer.text.starts_with("pid "), "{}", answer.text);
+    shop.hear("eyelet: shop.localhost: GET /crash: 502: ");
+    let said = shop.said();
+    let line = said.lines().find(|line| line.contains("GET /crash")).unwrap();
+    assert!(line.contains(": 502: upstream"), "{line}");
+    // A request that its application answers is none, whatever the status.
+    let answer = network.get("https://api.localhost:8443/");
+    assert!(answer.text.starts_with(&application(&api)), "{}", answer.text);
+    assert!(!api.said().contains("GET /"), "{}", api.said());
+}
+
 /// Those that start at the same time find the same edge.
 #[test]
 fn many_that_start_at_once_share_one_edge() {

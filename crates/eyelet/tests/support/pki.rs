@@ -5,9 +5,10 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
-    PKCS_ECDSA_P384_SHA384, PKCS_ML_DSA_65, PKCS_RSA_SHA256, RevokedCertParams, RsaKeySize,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams,
+    CrlIssuingDistributionPoint, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ML_DSA_65,
+    PKCS_RSA_SHA256, RevokedCertParams, RsaKeySize,
 };
 use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -73,9 +74,14 @@ impl Pki {
 
     /// Makes a client's certificate that is good for so long from now.
     pub fn client_for(&self, file: &str, time: Duration) -> Leaf {
+        self.client_with(file, |params| params.not_after = (SystemTime::now() + time).into())
+    }
+
+    /// A client's certificate with other parameters, also written to NAME.pem and NAME.key.
+    pub fn client_with(&self, file: &str, change: impl FnOnce(&mut CertificateParams)) -> Leaf {
         self.leaf_with(file, &["client.test"], Kind::P256, |params| {
             params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-            params.not_after = (SystemTime::now() + time).into();
+            change(params);
         })
     }
 
@@ -91,14 +97,21 @@ impl Pki {
 
     /// A client's certificate with this serial number.
     pub fn client_numbered(&self, file: &str, serial: u64) -> Leaf {
-        self.leaf_with(file, &["client.test"], Kind::P256, |params| {
-            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-            params.serial_number = Some(serial.into());
-        })
+        self.client_with(file, |params| params.serial_number = Some(serial.into()))
     }
 
     /// A list of revoked certificates that is good for so long, or has expired so long ago.
     pub fn revoke(&self, serials: &[u64], good: Result<Duration, Duration>) -> Vec<u8> {
+        self.revoke_part(serials, good, None)
+    }
+
+    /// A list for the certificates of a distribution point.
+    pub fn revoke_part(
+        &self,
+        serials: &[u64],
+        good: Result<Duration, Duration>,
+        part: Option<CrlIssuingDistributionPoint>,
+    ) -> Vec<u8> {
         let now = SystemTime::now();
         let revoked = serials.iter().map(|serial| RevokedCertParams {
             serial_number: (*serial).into(),
@@ -110,7 +123,7 @@ impl Pki {
             this_update: (now - Duration::from_hours(100)).into(),
             next_update: good.map_or_else(|ago| now - ago, |time| now + time).into(),
             crl_number: 1.into(),
-            issuing_distribution_point: None,
+            issuing_distribution_point: part,
             revoked_certs: revoked.collect(),
             key_identifier_method: rcgen::KeyIdMethod::Sha256,
         };

@@ -4,7 +4,7 @@
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CrlDistributionPoint,
-    CrlIssuingDistributionPoint, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    CrlIssuingDistributionPoint, CrlScope, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
     RevokedCertParams, SerialNumber,
 };
 
@@ -12,6 +12,9 @@ use super::*;
 
 const NOW: u64 = 1_700_000_000;
 const LIST_SECS: u64 = 1_000;
+const ONE: &str = "http://crl.example/1.crl";
+const TWO: &str = "http://crl.example/2.crl";
+const OTHER: &str = "ldap:///cn=list?certificateRevocationList";
 
 struct Authority {
     certificate: CertificateDer<'static>,
@@ -34,23 +37,35 @@ fn authority(name: &str) -> Authority {
 
 impl Authority {
     fn leaf(&self, serial: &[u8]) -> CertificateDer<'static> {
+        self.leaf_listed_at(serial, &[])
+    }
+
+    /// A certificate with a distribution point of each URI.
+    fn leaf_listed_at(&self, serial: &[u8], uris: &[&str]) -> CertificateDer<'static> {
         let mut params = CertificateParams::new(vec!["client.test".to_owned()]).unwrap();
+        let point = |uri: &&str| CrlDistributionPoint { uris: vec![(*uri).to_owned()] };
+        params.crl_distribution_points = uris.iter().map(point).collect();
         params.serial_number = Some(SerialNumber::from_slice(serial));
         let key = KeyPair::generate().unwrap();
         params.signed_by(&key, &self.issuer).unwrap().der().clone()
     }
 
-    fn list(&self, serials: &[&[u8]], part: bool) -> Vec<u8> {
+    fn list(&self, serials: &[&[u8]]) -> Vec<u8> {
+        self.list_for(serials, None)
+    }
+
+    /// A list for the certificates of a distribution point.
+    fn list_at(&self, serials: &[&[u8]], uri: &str, scope: Option<CrlScope>) -> Vec<u8> {
+        let distribution_point = CrlDistributionPoint { uris: vec![OTHER.to_owned(), uri.into()] };
+        self.list_for(serials, Some(CrlIssuingDistributionPoint { distribution_point, scope }))
+    }
+
+    fn list_for(&self, serials: &[&[u8]], part: Option<CrlIssuingDistributionPoint>) -> Vec<u8> {
         let revoked = serials.iter().map(|serial| RevokedCertParams {
             serial_number: SerialNumber::from_slice(serial),
             revocation_time: time(NOW - 10).into(),
             reason_code: None,
             invalidity_date: None,
-        });
-        let uris = vec!["http://crl.example/1.crl".to_owned()];
-        let part = part.then_some(CrlIssuingDistributionPoint {
-            distribution_point: CrlDistributionPoint { uris },
-            scope: None,
         });
         let params = CertificateRevocationListParams {
             this_update: time(NOW - 10).into(),
@@ -87,7 +102,7 @@ fn a_listed_certificate_is_revoked_and_one_without_a_list_is_unknown() {
     let (one, other) = (authority("one"), authority("other"));
     // The second begins with a bit that DER has a zero in front of.
     let serials: [&[u8]; 3] = [&[7], &[0xff, 1], &[1; 20]];
-    let lists = of_bytes(&one.list(&serials, false), &[other.anchor(), one.anchor()]).unwrap();
+    let lists = of_bytes(&one.list(&serials), &[other.anchor(), one.anchor()]).unwrap();
     let known = revocations(lists, false);
     assert_eq!((known.entries(), known.soonest_expiry()), (3, Some(NOW + LIST_SECS)));
     for serial in serials {
@@ -112,7 +127,7 @@ fn a_listed_certificate_is_revoked_and_one_without_a_list_is_unknown() {
 fn an_expired_list_fails_closed_unless_it_is_accepted() {
     let one = authority("one");
     for (accepts, expected) in [(false, Err(RevocationFault::Expired)), (true, Ok(()))] {
-        let lists = of_bytes(&one.list(&[&[7]], false), &[one.anchor()]).unwrap();
+        let lists = of_bytes(&one.list(&[&[7]]), &[one.anchor()]).unwrap();
         let known = revocations(lists, accepts);
         assert_eq!(known.check(&one.leaf(&[8]), &[], at(NOW + LIST_SECS)), Ok(()));
         let late = at(NOW + LIST_SECS + 1);
@@ -126,7 +141,7 @@ fn an_expired_list_fails_closed_unless_it_is_accepted() {
 #[test]
 fn a_list_counts_only_if_its_authority_has_signed_it() {
     let (one, same_name) = (authority("one"), authority("one"));
-    let der = one.list(&[&[7]], false);
+    let der = one.list(&[&[7]]);
     let read = |bytes: &[u8], by: &[TrustAnchor<'_>]| of_bytes(bytes, by).map(|lists| lists.len());
     assert_eq!(read(&der, &[one.anchor()]), Ok(1));
     assert_eq!(read(pem(&der).as_bytes(), &[one.anchor()]), Ok(1));
@@ -135,8 +150,7 @@ fn a_list_counts_only_if_its_authority_has_signed_it() {
     assert_eq!(read(&der, &[same_name.anchor(), one.anchor()]), Ok(1));
     assert_eq!(read(&der, &[authority("other").anchor()]), Err(CrlFault::NoIssuer));
     assert_eq!(read(&der, &[]), Err(CrlFault::NoIssuer));
-    assert_eq!(read(&one.list(&[], true), &[one.anchor()]), Err(CrlFault::Partial));
-    assert_eq!(read(&one.list(&[], false), &[one.anchor()]), Ok(1), "nothing is revoked yet");
+    assert_eq!(read(&one.list(&[]), &[one.anchor()]), Ok(1), "nothing is revoked yet");
     for text in ["", "no list", "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"] {
         assert_eq!(read(text.as_bytes(), &[one.anchor()]), Err(CrlFault::None), "{text}");
     }
@@ -144,15 +158,125 @@ fn a_list_counts_only_if_its_authority_has_signed_it() {
     assert!(matches!(read(broken.as_bytes(), &[one.anchor()]), Err(CrlFault::Malformed(_))));
 }
 
+#[test]
+fn a_list_of_a_distribution_point_is_for_the_certificates_that_name_it() {
+    let one = authority("one");
+    let known = |lists: &[Vec<u8>]| {
+        let read = lists.iter().flat_map(|list| of_bytes(list, &[one.anchor()]).unwrap());
+        revocations(read.collect(), false)
+    };
+    let first = one.list_at(&[&[7]], ONE, None);
+    for (lists, uris, serial, expected) in [
+        (&[first.clone()][..], &[ONE][..], 8, Ok(())),
+        (&[first.clone()], &[TWO, ONE], 8, Ok(())),
+        (&[first.clone()], &[ONE], 7, Err(RevocationFault::Revoked)),
+        // Another part of the authority's list may have them.
+        (&[first.clone()], &[TWO], 8, Err(RevocationFault::Unknown)),
+        (&[first.clone()], &[], 8, Err(RevocationFault::Unknown)),
+        (&[first.clone()], &["http://crl.example/1.cr"], 8, Err(RevocationFault::Unknown)),
+        (&[first.clone(), one.list_at(&[], TWO, None)], &[TWO], 8, Ok(())),
+        (&[first.clone(), one.list(&[])], &[], 8, Ok(())),
+        // A serial number is used once.
+        (&[first.clone()], &[TWO], 7, Err(RevocationFault::Revoked)),
+    ] {
+        let leaf = one.leaf_listed_at(&[serial], uris);
+        let checked = known(lists).check(&leaf, &[], at(NOW));
+        assert_eq!(checked, expected, "{} lists, {uris:?}, {serial}", lists.len());
+    }
+}
+
+#[test]
+fn a_list_of_users_is_not_for_authorities_and_the_other_way_round() {
+    let one = authority("one");
+    let leaf = one.leaf_listed_at(&[8], &[ONE]);
+    // Stands for an authority in a chain.
+    let above = one.leaf_listed_at(&[9], &[ONE]);
+    let (users, authorities) = (CrlScope::UserCertsOnly, CrlScope::CaCertsOnly);
+    for (scopes, of_leaf, of_chain) in [
+        (&[users][..], Ok(()), Err(RevocationFault::Unknown)),
+        (&[authorities], Err(RevocationFault::Unknown), Err(RevocationFault::Unknown)),
+        (&[users, authorities], Ok(()), Ok(())),
+    ] {
+        let lists = scopes.iter().map(|scope| one.list_at(&[], ONE, Some(*scope)));
+        let read = lists.flat_map(|list| of_bytes(&list, &[one.anchor()]).unwrap());
+        let known = revocations(read.collect(), false);
+        assert_eq!(known.check(&leaf, &[], at(NOW)), of_leaf, "{scopes:?}");
+        let chain = std::slice::from_ref(&above);
+        assert_eq!(known.check(&leaf, chain, at(NOW)), of_chain, "{scopes:?}");
+    }
+}
+
+/// RFC 5280 section 5.2: a list whose critical extensions are not understood must not be used.
+#[test]
+fn lists_of_other_kinds_are_refused_by_name() {
+    let one = authority("one");
+    for (extension, said) in [
+        // Their values are webpki's to read. The object identifiers: 2.5.29.28 and 2.5.29.27.
+        (&[0x55, 0x1d, 0x1c, 0x30, 0x03, 0x84, 0x01, 0xff][..], "an indirect list"),
+        (&[0x55, 0x1d, 0x1c, 0x30, 0x04, 0x83, 0x02, 0x06, 0x40], "for some reasons only"),
+        (&[0x55, 0x1d, 0x1c, 0x30, 0x03, 0x81, 0x01, 0xff], "has no full name"),
+        (&[0x55, 0x1d, 0x1c, 0x30, 0x00], "has no full name"),
+        (&[0x55, 0x1d, 0x1b, 0x02, 0x01, 0x01], "the changes of another list only"),
+        (&[0x55, 0x1d, 0x7f, 0x05, 0x00], "a critical extension that is not known"),
+        // A full name of a mail address; a URI with the scopes of both kinds.
+        (
+            &[0x55, 0x1d, 0x1c, 0x30, 0x07, 0xa0, 0x05, 0xa0, 0x03, 0x81, 0x01, 0x61],
+            "no certificate can be in the scope",
+        ),
+        (
+            &[
+                0x55, 0x1d, 0x1c, 0x30, 0x0d, 0xa0, 0x05, 0xa0, 0x03, 0x86, 0x01, 0x61, 0x81, 0x01,
+                0xff, 0x82, 0x01, 0xff,
+            ],
+            "no certificate can be in the scope",
+        ),
+    ] {
+        let list = with_extension(&one.list(&[&[7]]), &extension[..3], &extension[3..]);
+        let fault = of_bytes(&list, &[one.anchor()]).unwrap_err();
+        assert!(fault.to_string().contains(said), "{said}: {fault}");
+    }
+}
+
+/// A list with one more critical extension. Its signature is broken, which is looked at last.
+fn with_extension(list: &[u8], id: &[u8], value: &[u8]) -> Vec<u8> {
+    let tagged = |tag: u8, parts: &[&[u8]]| {
+        let value = parts.concat();
+        let length = u16::try_from(value.len()).unwrap().to_be_bytes();
+        [&[tag, 0x82][..], &length, &value].concat()
+    };
+    let mut fields = Der(Der(list).take(SEQUENCE).unwrap().value);
+    let mut signed = Der(fields.take(SEQUENCE).unwrap().value);
+    let (mut kept, mut extensions) = (Vec::new(), Vec::new());
+    while let Some(field) = signed.next() {
+        match field.tag {
+            VERSION => {
+                let known = Der(field.value).take(SEQUENCE).unwrap().value;
+                let critical = [0x01, 0x01, 0xff];
+                let (id, value) = (tagged(0x06, &[id]), tagged(0x04, &[value]));
+                let more = tagged(SEQUENCE, &[&id, &critical, &value]);
+                extensions = tagged(VERSION, &[&tagged(SEQUENCE, &[known, &more])]);
+            }
+            _ => kept.extend_from_slice(field.whole),
+        }
+    }
+    let signed = tagged(SEQUENCE, &[&kept, &extensions]);
+    tagged(SEQUENCE, &[&signed, fields.0])
+}
+
 /// Each byte of a list that is another one: it is refused, or says the same.
 #[test]
 fn no_changed_list_is_accepted() {
     let one = authority("one");
-    let der = one.list(&[&[7], &[9]], false);
-    let whole = of_bytes(&der, &[one.anchor()]).unwrap();
+    for der in [one.list(&[&[7], &[9]]), one.list_at(&[&[7]], ONE, Some(CrlScope::UserCertsOnly))] {
+        check_changes(&one, &der);
+    }
+}
+
+fn check_changes(one: &Authority, der: &[u8]) {
+    let whole = of_bytes(der, &[one.anchor()]).unwrap();
     for at in 0..der.len() {
         for bit in [1, 0x80] {
-            let mut changed = der.clone();
+            let mut changed = der.to_vec();
             changed[at] ^= bit;
             let read = of_bytes(&changed, &[one.anchor()]);
             assert!(read.is_err() || read.as_ref() == Ok(&whole), "byte {at}");
@@ -172,7 +296,7 @@ fn an_entry_takes_twenty_bytes() {
         })
         .collect();
     let all: Vec<&[u8]> = serials.iter().map(|serial| &serial[..]).collect();
-    let der = one.list(&all, false);
+    let der = one.list(&all);
     let began = std::time::Instant::now();
     let lists = of_bytes(&der, &[one.anchor()]).unwrap();
     let took = began.elapsed();

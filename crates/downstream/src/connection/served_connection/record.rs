@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use eyelet_telemetry::held::HeldInfo;
 use eyelet_telemetry::info::{End, Measured, Outcome};
+use eyelet_telemetry::log::failed;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::{Coded, RequestInfo};
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
@@ -60,7 +61,7 @@ impl Record {
             served.http.shared.trace.as_ref().map(|tracer| {
                 Box::new(ExchangeTrace::begin(tracer, request, served.trusts_client()))
             });
-        let is_written = served.http.is_logging() || trace.is_some();
+        let is_written = served.http.is_logging() || trace.is_some() || failed::is_watched();
         let path = request.uri.path_and_query().filter(|_| is_written).cloned();
         let (method, shadow) = (Some(request.method.clone()), served.shadows_on(request));
         Self { method, path, shadow, trace, ..Self::unread(served) }
@@ -215,7 +216,11 @@ impl ServedConnection {
     /// Writes the access line of a request, if there is a log.
     pub fn emit(&self, record: &Record) {
         self.http.engine.count_shed(&record.reason);
-        self.http.engine.counters.request(!record.failed, &record.reason);
+        if self.http.engine.counters.request(!record.failed, &record.reason) {
+            let decided = &self.info.decided;
+            let rule = decided.rule.map_or("", |rule| decided.labels.rule(rule));
+            failed::note(rule, &record.info(), &record.reason);
+        }
         if let Some(trace) = record.trace.as_ref().filter(|trace| trace.is_recorded()) {
             trace.end(&EndedExchange {
                 info: &self.info,

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_child::Endpoint;
-use eyelet_telemetry::counters;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -48,7 +48,26 @@ struct Waiting {
 pub(super) struct Lookout {
     /// The line to print.
     pub(super) lines: Receiver<String>,
+    /// The alarms of its sites.
+    pub(super) alarms: Alarms,
     _looks: JoinSet<()>,
+}
+
+/// Tells those who look for an application that requests to it have failed.
+#[derive(Clone, Default)]
+pub(super) struct Alarms(Vec<(String, Arc<Notify>)>);
+
+impl Alarms {
+    /// Notes that requests of this name have failed.
+    pub(super) fn note(&self, name: &str) {
+        self.0.iter().filter(|(known, _)| known == name).for_each(|(_, alarm)| alarm.notify_one());
+    }
+
+    fn add(&mut self, name: &str) -> Arc<Notify> {
+        let alarm = Arc::new(Notify::new());
+        self.0.push((name.to_owned(), alarm.clone()));
+        alarm
+    }
 }
 
 impl Lookout {
@@ -56,15 +75,16 @@ impl Lookout {
     pub(super) fn start(rules: &[PlannedRule], own: Vec<SocketAddr>) -> Self {
         let (sender, lines) = channel(LINES_MAX);
         let own: Arc<[SocketAddr]> = own.into();
-        let mut looks = JoinSet::new();
+        let (mut looks, mut alarms) = (JoinSet::new(), Alarms::default());
         for PlannedRule { site, options, .. } in rules {
             let waiting = Waiting { is_tcp: options.tcp, hold: options.hold };
             if !waiting.is_tcp {
-                looks.spawn(check_scheme(site.clone(), sender.clone()));
+                let alarm = alarms.add(&site.name);
+                looks.spawn(check_scheme(site.clone(), alarm, sender.clone()));
             }
             looks.spawn(look(site.clone(), waiting, own.clone(), sender.clone()));
         }
-        Self { lines, _looks: looks }
+        Self { lines, alarms, _looks: looks }
     }
 }
 
@@ -134,8 +154,8 @@ async fn look(site: Site, waiting: Waiting, own: Arc<[SocketAddr]>, lines: Sende
 }
 
 /// Says if an application speaks TLS and should not, or the other way round. One with http:// is
-/// asked once requests have failed.
-async fn check_scheme(site: Site, lines: Sender<String>) {
+/// asked once its own requests have failed.
+async fn check_scheme(site: Site, alarm: Arc<Notify>, lines: Sender<String>) {
     let Site { name, upstream } = site;
     let (is_tls, address) = match upstream.split_once("://") {
         Some((scheme, address)) => (scheme == "https", address),
@@ -144,12 +164,10 @@ async fn check_scheme(site: Site, lines: Sender<String>) {
     if address.starts_with("unix:") {
         return;
     }
-    let mut seen = counters::snapshot().requests_failed;
     for _ in 0..HELLOS_MAX {
-        while !is_tls && counters::snapshot().requests_failed == seen {
-            sleep(EVERY).await;
+        if !is_tls {
+            alarm.notified().await;
         }
-        seen = counters::snapshot().requests_failed;
         let line = match (is_tls, timeout(LIMIT, speaks_tls(address)).await) {
             (false, Ok(Ok(true))) => {
                 format!("{name}: {address} speaks TLS; write {name}=https://{address}")

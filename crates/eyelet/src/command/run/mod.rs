@@ -3,6 +3,7 @@
 
 mod args;
 mod certificate;
+mod failed;
 mod memory;
 mod missing;
 mod name;

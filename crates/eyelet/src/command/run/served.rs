@@ -1,5 +1,6 @@
 //! The server of a command: the shared edge, or an edge of its own within this process.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::time::{Interval, interval};
 
 use super::args::EdgeArgs;
 use super::certificate::Certificate;
+use super::failed;
 use super::memory::Memory;
 use super::missing::Lookout;
 use super::plan::{Plan, PlannedRule};
@@ -47,6 +49,8 @@ pub(super) struct OwnEdge {
     memory: Memory,
     /// Looks for applications that run already.
     lookout: Option<Lookout>,
+    /// Lines about failed requests that wait to be printed.
+    failed: VecDeque<String>,
     tick: Interval,
 }
 
@@ -137,7 +141,8 @@ impl Served {
             _ => Some(Lookout::start(plan.rules(), running.addresses())),
         };
         let (memory, tick) = (Memory::at_start(), interval(TICK));
-        Ok(Self::Own(Box::new(OwnEdge { plan, running, memory, lookout, tick })))
+        let failed = VecDeque::new();
+        Ok(Self::Own(Box::new(OwnEdge { plan, running, memory, lookout, failed, tick })))
     }
 
     /// Returns the addresses at which it listens.
@@ -168,6 +173,9 @@ impl Served {
                 _ = tick.tick() => ServedEvent::Tick,
             },
             Self::Own(own) => {
+                if let Some(line) = own.failed.pop_front() {
+                    return ServedEvent::Said(line);
+                }
                 let OwnEdge { lookout, tick, .. } = &mut **own;
                 tokio::select! {
                     Some(line) = next_line(lookout) => ServedEvent::Said(format!("eyelet: {line}")),
@@ -180,6 +188,7 @@ impl Served {
     /// Frees what earlier configurations left. Returns the thread that has ended by itself.
     pub(super) fn tend(&mut self) -> Option<&'static str> {
         let Self::Own(own) = self else { return None };
+        own.note_failed();
         own.running.tidy();
         own.running.log_lost_threads();
         own.running.admin.tend();
@@ -207,6 +216,16 @@ impl Served {
 }
 
 impl OwnEdge {
+    /// Has the requests that failed printed, and the scheme of their upstream looked at.
+    fn note_failed(&mut self) {
+        for failures in failed::take() {
+            if let Some(lookout) = &self.lookout {
+                lookout.alarms.note(&failures.name);
+            }
+            self.failed.push_back(failures.line);
+        }
+    }
+
     fn lead_to(&mut self, endpoint: &Endpoint) -> Result<(), Box<dyn Error>> {
         let mut plan = self.plan.clone();
         let changes = plan.lead_to(endpoint);

@@ -22,8 +22,9 @@ use tracing::Level;
 use super::message::{Answer, Greeting, Joining, Link, ProjectKind, Request};
 use super::place::Place;
 use super::projects::Projects;
+use crate::command::run::failed;
 use crate::command::run::memory::Memory;
-use crate::command::run::missing::Lookout;
+use crate::command::run::missing::{Alarms, Lookout};
 use crate::command::run::plan::Plan;
 use crate::command::run::ports::{self, Ports};
 use eyelet_process::diagnostics;
@@ -131,7 +132,7 @@ struct SharedEdge {
     /// waits.
     stops: Vec<(u64, u64)>,
     /// The tasks that look for applications that run already, by the project's connection.
-    lookouts: HashMap<u64, JoinHandle<()>>,
+    lookouts: HashMap<u64, (JoinHandle<()>, Alarms)>,
     serving: Option<Serving>,
     /// A project that has left is still served, because a configuration without it failed.
     is_behind: bool,
@@ -173,6 +174,7 @@ impl SharedEdge {
                 }
                 _ = tick.tick() => {
                     self.tasks_done();
+                    self.note_failed();
                     if self.is_behind {
                         // It was said once. What is wrong may be mended.
                         let _ = self.apply(&self.projects.clone(), false);
@@ -217,6 +219,17 @@ impl SharedEdge {
     /// Reaps the tasks of closed connections.
     fn tasks_done(&mut self) {
         while self.tasks.try_join_next().is_some() {}
+    }
+
+    /// Has each project print which of its requests failed, and look at its upstream's scheme.
+    fn note_failed(&self) {
+        for failures in failed::take() {
+            let Some(owner) = self.projects.owner(&failures.name) else { continue };
+            if let Some((_, alarms)) = self.lookouts.get(&owner.id) {
+                alarms.note(&failures.name);
+            }
+            self.answer(owner.id, Answer::Said(failures.line));
+        }
     }
 
     /// Returns the thread that has ended by itself, if there is one.
@@ -313,6 +326,7 @@ impl SharedEdge {
         let Some(answers) = self.connections.get(&id).map(|it| it.answers.downgrade()) else {
             return;
         };
+        let alarms = lookout.alarms.clone();
         let task = tokio::spawn(async move {
             while let Some(line) = lookout.lines.recv().await {
                 let Some(answers) = answers.upgrade() else { return };
@@ -321,7 +335,7 @@ impl SharedEdge {
             // The looks end with it.
             drop(lookout);
         });
-        self.lookouts.insert(id, task);
+        self.lookouts.insert(id, (task, alarms));
     }
 
     fn start(
@@ -406,7 +420,7 @@ impl SharedEdge {
     }
 
     fn remove(&mut self, id: u64) {
-        if let Some(task) = self.lookouts.remove(&id) {
+        if let Some((task, _)) = self.lookouts.remove(&id) {
             task.abort();
         }
         let mut projects = self.projects.clone();
