@@ -18,7 +18,7 @@ use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use crate::testing::stepper::{Stepper, check_worker};
 use crate::testing::{SETTINGS, worker, worker_with};
 use crate::worker::flow_state::FlowPass;
-use crate::worker::flow_state::inbox::{FlowNews, Placed};
+use crate::worker::inbox::{FlowNews, Placed};
 use crate::worker::{Handle, ListenerSocket, Program, Settings, Task, Update, Worker};
 use eyelet_handover::flows::FlowBatch;
 use eyelet_handover::flows::{FlowImportError, VERSION_FLOWS, decode, via};
