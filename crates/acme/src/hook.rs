@@ -2,12 +2,12 @@
 //! deadline, and is killed at its end with what it has left in its process group.
 
 use std::io::{self, PipeReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eyelet_sys::child::{Signal, lead_group, signal_group};
+use eyelet_sys::child::ProcessGroup;
 use eyelet_sys::pipe::never_wait;
 use tokio::sync::oneshot;
 
@@ -91,13 +91,12 @@ fn run(
     command.env("EYELET_ACME_ACTION", action);
     command.env("EYELET_ACME_NAME", name).env("EYELET_ACME_VALUE", value);
     command.stdin(Stdio::null()).stdout(into).stderr(also_into);
-    lead_group(&mut command);
     let ends = Instant::now() + time_max;
-    let mut group = Group(command.spawn().map_err(not_started)?);
+    let mut group = ProcessGroup::start(&mut command).map_err(not_started)?;
     // It has this process's ends of the pipe.
     drop(command);
     let why = loop {
-        match group.0.try_wait() {
+        match group.leader().try_wait() {
             Ok(Some(status)) if status.success() => return Ok(()),
             Ok(Some(status)) => break format!("has failed: {status}"),
             Ok(None) if Instant::now() >= ends => {
@@ -143,17 +142,6 @@ fn output_text(tail: &[u8]) -> String {
     let lines = text.lines().map(|line| line.chars().map(printed).collect::<String>());
     let lines: Vec<String> = lines.filter(|line| !line.trim().is_empty()).collect();
     if lines.is_empty() { String::new() } else { format!(": {}", lines.join(" | ")) }
-}
-
-/// A hook and its process group, which ends with this value. Who has left the group lives on.
-struct Group(Child);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // An ended group cannot be signalled.
-        let _ = signal_group(self.0.id(), Signal::KILL);
-        let _ = self.0.wait();
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use crate::files::read;
 use crate::model::dns::Dns;
 use crate::model::limits::{HttpLimits, Limits};
 use crate::model::{
@@ -20,6 +19,7 @@ use crate::sections::secret::SecretSettings;
 use crate::sections::spiffe::SpiffeSettings;
 use crate::sections::trace::TraceSettings;
 use crate::settings::local::LocalSettings;
+use eyelet_files::read;
 
 /// A whole configuration, checked and indexed.
 #[derive(Debug)]

@@ -4,7 +4,6 @@
 #![allow(missing_docs)] // only the workspace uses it
 
 mod checked;
-mod files;
 mod load;
 mod model;
 mod rule;
@@ -16,9 +15,8 @@ mod tests;
 
 pub use checked::{Config, WatchedFile};
 pub use eyelet_document::diagnostic::{Diagnostic, Severity};
+pub use eyelet_files::{Depth, UnchangedPairs, users};
 pub use eyelet_pki::certificate::CertificateFiles;
-pub use files::users;
-pub use files::{Depth, UnchangedPairs};
 pub use load::{Loaded, load, load_next, parse};
 pub use model::dns::{Dns, DnsTransport, NameServer};
 pub use model::headers::Fields;

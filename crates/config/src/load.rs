@@ -9,7 +9,6 @@ use std::time::SystemTime;
 use eyelet_policy::Rules;
 
 use crate::checked::{Config, WatchedFile};
-use crate::files::{Depth, Files, UnchangedPairs, read};
 use crate::rule;
 use crate::rule::{Lead, ReadState};
 use crate::rules::lists::ListReader;
@@ -30,6 +29,7 @@ use crate::settings::listeners::Listeners;
 use crate::settings::local;
 use eyelet_document::diagnostic::Diagnostic;
 use eyelet_document::reader::{Place, Report, Section};
+use eyelet_files::{Depth, Files, UnchangedPairs, read};
 
 /// A valid configuration, and warnings.
 #[derive(Debug)]

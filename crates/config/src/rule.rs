@@ -3,7 +3,6 @@
 use eyelet_policy::{NamePattern, Needs};
 use eyelet_wire::version::Version;
 
-use crate::files::Files;
 use crate::model::headers;
 use crate::model::values;
 use crate::model::{
@@ -24,6 +23,7 @@ use crate::settings::compression;
 use crate::settings::listeners::Listeners;
 use crate::settings::local::{self, LOCAL, LocalSettings};
 use eyelet_document::reader::{Place, Section, Text, listed};
+use eyelet_files::Files;
 
 /// A rule that was read.
 pub(super) struct Written<'t> {

@@ -3,7 +3,6 @@
 //! [`worker::Program`].
 //!
 //! Each module of this list imports only what is above it:
-//! - [`departure`]: what is said while connections move to another process.
 //! - [`worker`]: the state of a worker, its handle on a connection, and the program that it calls.
 //! - [`park`]: connections between two events.
 //! - [`listing`], [`shedding`], [`moving`]: shows, ends and moves connections.
@@ -13,7 +12,6 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
 
-pub mod departure;
 pub mod flows;
 pub mod held;
 pub mod iteration;
@@ -38,3 +36,5 @@ pub(crate) use eyelet_relay::testing::kernel::socket;
 pub(crate) use eyelet_sys::socket;
 /// The connections of a worker, their deadlines and registrations.
 pub use eyelet_table as table;
+/// The messages between workers and the thread of an upgrade.
+pub use eyelet_workers::departure;

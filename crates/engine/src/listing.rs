@@ -86,47 +86,35 @@ pub async fn answer(worker: Rc<Worker>, mut queries: Queries) {
 }
 
 /// Looks at each slot once, in ascending order: a connection keeps its slot for life, so that none
-/// is shown twice.
+/// is shown twice. So it does with the flows of QUIC then.
 async fn sweep(worker: Rc<Worker>, query: Query) {
     let step = if query.ends { ENDING_SLOTS } else { SLICE_SLOTS };
-    let mut begin = 0;
-    loop {
-        // Who asked may be gone.
-        let Ok(room) = query.slices.reserve().await else { return };
-        let end = worker.table.borrow().slots().min(begin + step);
-        if begin >= end {
-            drop(room);
-            return sweep_flows(&worker, &query, step).await;
+    for of_flows in [false, true] {
+        let mut begin = 0;
+        loop {
+            // Who asked may be gone.
+            let Ok(room) = query.slices.reserve().await else { return };
+            let slots = match of_flows {
+                false => worker.table.borrow().slots(),
+                true => worker.flows.table.borrow().slots(),
+            };
+            let end = slots.min(begin + step);
+            if begin >= end {
+                break;
+            }
+            let (slice, end) = match of_flows {
+                false => look(&worker, &query, begin..end),
+                true => (passing::look(&worker, &query.filter, query.ends, begin..end), end),
+            };
+            if slice != Slice::default() {
+                room.send(slice);
+            } else {
+                drop(room);
+            }
+            begin = end;
+            // The event loop has its iteration.
+            tokio::task::yield_now().await;
         }
-        let (slice, end) = look(&worker, &query, begin..end);
-        if slice != Slice::default() {
-            room.send(slice);
-        } else {
-            drop(room);
-        }
-        begin = end;
-        // The event loop has its iteration.
-        tokio::task::yield_now().await;
-    }
-}
-
-/// Looks at each flow of QUIC once.
-async fn sweep_flows(worker: &Rc<Worker>, query: &Query, step: u32) {
-    let mut begin = 0;
-    loop {
-        let Ok(room) = query.slices.reserve().await else { return };
-        let end = worker.flows.table.borrow().slots().min(begin + step);
-        if begin >= end {
-            return;
-        }
-        let slice = passing::look(worker, &query.filter, query.ends, begin..end);
-        if slice != Slice::default() {
-            room.send(slice);
-        } else {
-            drop(room);
-        }
-        begin = end;
-        tokio::task::yield_now().await;
     }
 }
 

@@ -596,6 +596,7 @@ fn workers_never_block() {
     let mut findings = Vec::new();
     let on_workers = [
         "crates/relay/src",
+        "crates/workers/src",
         "crates/engine/src",
         "crates/edge/src",
         "crates/process/src",

@@ -93,18 +93,19 @@ impl ProxiedClient {
     /// A client that has sent these bytes. `destination` is that of its listener's kind, if it has
     /// one.
     pub fn new(
-        http: &Http,
         handle: Handle,
-        (client, destination): (IpAddr, Option<SocketAddr>),
+        client: IpAddr,
+        destination: Option<SocketAddr>,
         received: &[u8],
     ) -> Self {
+        let task = handle.worker.count_task(client);
         Self {
             client: ClientStream::cleartext(handle, received),
             dialled: destination.map(|destination| destination.port()),
             bytes_to_upstream: Rc::default(),
             last: None,
             outcome: None,
-            _task: http.engine.count_task(client),
+            _task: task,
         }
     }
 

@@ -15,7 +15,7 @@ use eyelet_edge::snapshot::listen::{Bound, own_files};
 use eyelet_edge::snapshot::published::worker_of_flows;
 use eyelet_engine::moving::batch::{Arrivals, BatchRead, Delivered, RefusalReason, count, deliver};
 use eyelet_engine::moving::parts::{ConnectionBatch, GroupProgress, IncomingGroup, PartFault};
-use eyelet_engine::worker::flow_state::inbox::Placed;
+use eyelet_engine::worker::inbox::Placed;
 use eyelet_handover::flows;
 use eyelet_hold::Holds;
 use eyelet_sys::channel::{Channel, Received};

@@ -35,7 +35,7 @@ use eyelet_engine::held::follow;
 use eyelet_engine::iteration::{DropFutures, run};
 use eyelet_engine::listing::{self, Connections, Queries};
 use eyelet_engine::moving::batch::{self, Arrival, Arrivals};
-use eyelet_engine::worker::flow_state::inbox::Inbox;
+use eyelet_engine::worker::inbox::Inbox;
 use eyelet_engine::worker::{ListenerSocket, Order, Orders, WorkerOrders};
 use eyelet_hold::Holds;
 use eyelet_memory::budget::Budget;

@@ -1,14 +1,14 @@
 //! Runs a command that prints a secret: for a bounded time, with a bounded output.
 
 use std::io::{self, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use eyelet_config::SECRET_READ_BYTES_MAX;
 use eyelet_secrets::SecretFault;
-use eyelet_sys::child::{Signal, lead_group, signal_group};
+use eyelet_sys::child::ProcessGroup;
 use zeroize::Zeroizing;
 
 /// Time for a command. Whoever starts or reloads an edge waits for it, and so do other files.
@@ -25,12 +25,10 @@ pub fn output(words: &[String]) -> Result<Zeroizing<Vec<u8>>, String> {
     let failed = |what: &str| format!("the command {program} {what}");
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
-    lead_group(&mut command);
     let ends = Instant::now() + TIME_MAX;
-    let spawned = command.spawn();
-    let child = spawned.map_err(|why| failed(&format!("cannot be run: {why}")))?;
-    let mut group = Group(child);
-    let pipe = group.0.stdout.take().ok_or_else(|| failed("has no output"))?;
+    let started = ProcessGroup::start(&mut command);
+    let mut group = started.map_err(|why| failed(&format!("cannot be run: {why}")))?;
+    let pipe = group.leader().stdout.take().ok_or_else(|| failed("has no output"))?;
     // Of one allocation: a buffer that grows leaves copies.
     let (sender, read) = mpsc::sync_channel::<io::Result<Zeroizing<Vec<u8>>>>(1);
     let read_all = move || {
@@ -50,7 +48,7 @@ pub fn output(words: &[String]) -> Result<Zeroizing<Vec<u8>>, String> {
         return Err(failed(&format!("prints no secret: {}", SecretFault::Long)));
     }
     while Instant::now() < ends {
-        match group.0.try_wait() {
+        match group.leader().try_wait() {
             Ok(Some(status)) if status.success() => return Ok(bytes),
             Ok(Some(status)) => return Err(failed(&format!("has failed: {status}"))),
             Ok(None) => thread::sleep(STEP),
@@ -64,17 +62,6 @@ pub fn output(words: &[String]) -> Result<Zeroizing<Vec<u8>>, String> {
 /// until they execute their programs.
 #[cfg(test)]
 pub static STARTS: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
-
-/// A command and what it has started. All of it ends with this value.
-struct Group(Child);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // An ended group cannot be signalled.
-        let _ = signal_group(self.0.id(), Signal::KILL);
-        let _ = self.0.wait();
-    }
-}
 
 #[cfg(test)]
 mod tests {

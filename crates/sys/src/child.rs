@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, Command};
 
 use rustix::process::{
     Pid, Resource, WaitOptions, kill_process, kill_process_group, set_child_subreaper, setrlimit,
@@ -32,6 +32,33 @@ pub fn lead_group(command: &mut Command) {
     // SAFETY: between fork and exec the closure makes two system calls, which are
     // async-signal-safe; it allocates nothing and takes no lock.
     unsafe { command.pre_exec(begin) };
+}
+
+/// A command and what it has started. All of it ends with this value, but who has left the group.
+pub struct ProcessGroup(Child);
+
+impl ProcessGroup {
+    /// Starts a command as the leader of its own group.
+    ///
+    /// # Errors
+    /// The kernel's, or there is no such program.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        lead_group(command);
+        command.spawn().map(Self)
+    }
+
+    /// The command itself.
+    pub fn leader(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        // An ended group cannot be signalled.
+        let _ = signal_group(self.0.id(), Signal::KILL);
+        let _ = self.0.wait();
+    }
 }
 
 fn set_parent_death_signal() -> libc::c_int {

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::files::Files;
 use eyelet_document::reader::Place;
+use eyelet_files::Files;
 
 /// The address to which clients connect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

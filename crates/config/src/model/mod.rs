@@ -19,10 +19,10 @@ use eyelet_wire::alert::AlertDescription;
 pub use eyelet_wire::version::Version;
 use ipnet::IpNet;
 
-use crate::files::users::Users;
 pub use crate::model::certificate_source::{CertificateSource, LocalNames};
 use crate::model::headers::Fields;
 use crate::model::listen_address::ListenAddress;
+use eyelet_files::users::Users;
 use eyelet_pki::certificate::CertificateFiles;
 use eyelet_pki::spiffe::id::SpiffePattern;
 

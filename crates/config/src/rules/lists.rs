@@ -12,7 +12,6 @@ use eyelet_policy::{
 };
 use ipnet::IpNet;
 
-use crate::files;
 use crate::model::values;
 use eyelet_document::diagnostic::{Diagnostic, FileFault, Mistakes, Severity, SourceText};
 use eyelet_document::reader::{Place, Text};
@@ -224,7 +223,7 @@ fn read(
     earlier: Option<&FileList>,
 ) -> Result<(FileList, Vec<Diagnostic>), FileFault> {
     let path = &file.path;
-    let bytes = files::text(path, LIST_BYTES_MAX).map_err(FileFault::File)?;
+    let bytes = eyelet_files::text(path, LIST_BYTES_MAX).map_err(FileFault::File)?;
     let fingerprint = fingerprint(&bytes);
     let name: Option<Arc<str>> = Some(name.into());
     if let Some(earlier) = earlier.filter(|earlier| earlier.fingerprint == fingerprint) {

@@ -7,13 +7,13 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use crate::files::Files;
 use crate::model::{
     CertificateSource, CompressionMode, Host, HostPort, HttpAddress, HttpUpstream, Listener,
     Terminate, TerminateUpstream, UpstreamHttp2, UpstreamTls,
 };
 use crate::rules::matchers;
 use eyelet_document::reader::Section;
+use eyelet_files::Files;
 
 /// The authority of a sandbox's run, by which its rules mint. It is in memory only.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 //! Reads the keys of an originate rule, and which listeners a rule's action fits.
 
-use crate::files::Files;
 use crate::model::values;
 use crate::model::{Host, ListenerKind, Originate, Terminate, TerminateUpstream};
 use crate::rules::matchers::{self, Matchers};
@@ -8,6 +7,7 @@ use crate::rules::upstreams;
 use crate::settings::compression;
 use crate::settings::listeners::Listeners;
 use eyelet_document::reader::Section;
+use eyelet_files::Files;
 
 /// The port that an https:// URL leaves out.
 const HTTPS_PORT: u16 = 443;

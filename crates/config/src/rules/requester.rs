@@ -2,10 +2,10 @@
 
 use eyelet_policy::{RequesterMatchers, RequesterPattern};
 
-use crate::files::users::check_name;
 use crate::model::{Listener, ListenerKind};
 use crate::settings::listeners::Listeners;
 use eyelet_document::reader::Section;
+use eyelet_files::users::check_name;
 
 /// The matchers `proxy_user`, `client_cert`, `peer_uid` and `peer_cgroup` of a rule for these
 /// listeners.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 
-use crate::files::Files;
 use crate::model::values;
 use crate::model::{
     Balance, Host, HostPort, HttpAddress, SpliceUpstream, TerminateUpstream, UpstreamCheck,
@@ -17,6 +16,7 @@ use crate::rules::sources::{self, Dialled};
 use crate::rules::spiffe;
 use crate::settings::duration;
 use eyelet_document::reader::{Section, Text, repeated};
+use eyelet_files::Files;
 use eyelet_pki::certificate::CertificateFiles;
 
 /// Most upstreams of a rule: a worker remembers in 64 bits which of them it has tried.

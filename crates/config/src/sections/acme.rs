@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use eyelet_policy::NamePattern;
 use zeroize::Zeroizing;
 
-use crate::files::{self, Files};
 use crate::model::{Listener, ListenerKind};
 use crate::rules::matchers::Matchers;
 use crate::settings::listeners::Listeners;
 use crate::settings::local::Permitted;
 use eyelet_document::reader::{Place, Section, Text};
+use eyelet_files::Files;
 
 /// The value of a rule's `certificate` that orders certificates.
 pub(crate) const ACME: &str = "acme";
@@ -300,7 +300,7 @@ fn external_account(section: &Section<'_>, files: &mut Files) -> Option<External
 /// If the file cannot be read, or is no text.
 pub fn external_account_key(account: &ExternalAccount) -> Result<Zeroizing<String>, String> {
     let shown = account.key_file.display();
-    let key = Zeroizing::new(files::text(&account.key_file, KEY_FILE_BYTES_MAX)?);
+    let key = Zeroizing::new(eyelet_files::text(&account.key_file, KEY_FILE_BYTES_MAX)?);
     let text = std::str::from_utf8(&key).map_err(|_| format!("{shown} is not base64url"))?;
     Ok(Zeroizing::new(text.trim().trim_end_matches('=').to_owned()))
 }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use crate::files::Files;
 use crate::model::listen_address::{MODE, UNIX, check_folder, file_mode, socket_path};
 use crate::sections::fleet::fleet_secret;
 use eyelet_document::reader::Section;
+use eyelet_files::Files;
 
 /// `[admin]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use eyelet_sys::file::read_regular;
 use zeroize::Zeroizing;
 
-use crate::files::Files;
 use crate::model::HostPort;
 use crate::model::values;
 use eyelet_document::reader::Section;
+use eyelet_files::Files;
 
 /// `[fleet]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::files::Files;
 use crate::model::listen_address::is_loopback_host;
 use crate::model::values;
 use crate::model::{Action, Hold, Host, HostPort, ListenerKind, SpliceUpstream};
@@ -13,6 +12,7 @@ use crate::rules::requests::REQUEST_KEYS;
 use crate::settings;
 use crate::settings::listeners::Listeners;
 use eyelet_document::reader::Section;
+use eyelet_files::Files;
 
 /// `[hold]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,6 @@ use eyelet_policy::NamePattern;
 use ipnet::IpNet;
 use toml::de::{DeTable, DeValue};
 
-use crate::files::{Depth, Files, read};
 use crate::model::dns::Dns;
 use crate::rules::matchers;
 use crate::rules::mint::MINT;
@@ -16,6 +15,7 @@ use crate::sections::secret::{self, SecretSettings, SecretSource};
 use crate::settings;
 use eyelet_document::diagnostic::Diagnostic;
 use eyelet_document::reader::{Report, Section};
+use eyelet_files::{Depth, Files, read};
 
 /// A profile of a file: the places that a command may reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -14,11 +14,11 @@ use http::Method;
 use http::header::{self, HeaderName};
 use zeroize::Zeroizing;
 
-use crate::files::Files;
 use crate::model::Action;
 use crate::rules::RuleList;
 use crate::settings::duration;
 use eyelet_document::reader::{Section, Text};
+use eyelet_files::Files;
 
 /// A secret of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use http::header::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 use zeroize::Zeroizing;
 
-use crate::files::{self, Files};
 use crate::model::listen_address::is_loopback_host;
 use crate::model::values;
 use crate::model::{Host, HostPort};
 use eyelet_document::reader::Section;
+use eyelet_files::Files;
 
 /// `[trace]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,7 +129,7 @@ fn sample(section: &Section<'_>) -> Option<f64> {
 /// If the file cannot be read, or a line is no field. The error shows no value.
 pub fn trace_fields(file: &Path) -> Result<SecretFields, String> {
     let shown = file.display();
-    let text = Zeroizing::new(files::text(file, FIELDS_FILE_BYTES_MAX)?);
+    let text = Zeroizing::new(eyelet_files::text(file, FIELDS_FILE_BYTES_MAX)?);
     let mut fields = SecretFields::new();
     for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
         let line = line.trim_ascii();

@@ -3,14 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::files::Files;
-use crate::files::users::Users;
 use crate::model::listen_address::{
     ListenAddress, MODE, UNIX, check_folder, file_mode, socket_path,
 };
 use crate::model::values;
 use crate::model::{Listener, ListenerKind};
 use eyelet_document::reader::{Place, Section, Text};
+use eyelet_files::Files;
+use eyelet_files::users::Users;
 
 /// The listeners of a file, as rules refer to them.
 #[derive(Debug, Default)]

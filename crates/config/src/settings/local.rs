@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use eyelet_policy::NamePattern;
 use ipnet::IpNet;
 
-use crate::files::Files;
 use crate::model::LocalNames;
 use crate::model::values;
 use eyelet_document::reader::{Section, Text};
+use eyelet_files::Files;
 
 /// The value of a rule's `certificate` that has certificates signed here.
 pub(crate) const LOCAL: &str = "local";

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use crate::files::Files;
 use crate::model::dns::{Dns, name_server};
 use crate::model::limits::{HELLO_BYTES_MAX, HttpLimits, Limits};
 use crate::model::{Access, EvidenceSettings, LogFormat, LogSettings, Tickets};
 use crate::model::{headers, values};
 use eyelet_document::reader::{Place, Section};
+use eyelet_files::Files;
 
 pub(crate) fn limits(document: &Section<'_>) -> Limits {
     let mut limits = Limits::default();

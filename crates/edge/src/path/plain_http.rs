@@ -30,12 +30,8 @@ const NOT_PLAIN: Reason = Reason::Refused("the rule has no plain_http");
 pub async fn serve(connection: &mut Active<'_>, raw: &mut CountedBuffer) -> Result<(), End> {
     let Active { edge, handle, info } = connection.reborrow();
     let mut edge = edge.clone();
-    let mut client = ProxiedClient::new(
-        &edge.http,
-        handle.lend(),
-        (info.client.ip(), info.decided.destination),
-        raw,
-    );
+    let destination = info.decided.destination;
+    let mut client = ProxiedClient::new(handle.lend(), info.client.ip(), destination, raw);
     raw.consume(raw.len());
     client.count_live(info);
     // That of an intercepted client stays. A name in its requests is not looked up for the rules.

@@ -14,8 +14,8 @@ use quinn_udp::{EcnCodepoint, RecvMeta, Transmit};
 use crate::flows::{BATCHES, datagrams, receive_batch};
 use crate::ready::{CLIENT, READ};
 use crate::worker::Worker;
-use crate::worker::flow_state::inbox::HandedDatagram;
 use crate::worker::flow_state::{BATCH, BUFFER_BYTES, DatagramSocket};
+use crate::worker::inbox::HandedDatagram;
 use eyelet_handover::guard::GuardTurn;
 
 /// The way of a client's datagram.

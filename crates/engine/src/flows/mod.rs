@@ -11,8 +11,8 @@ use quinn_udp::{RecvMeta, UdpSocketState};
 
 use crate::ready::Token;
 use crate::worker::Worker;
-use crate::worker::flow_state::inbox::{FlowNews, Inbox};
 use crate::worker::flow_state::{BATCH, BUFFER_BYTES};
+use crate::worker::inbox::{FlowNews, Inbox};
 
 mod begin;
 mod clients;

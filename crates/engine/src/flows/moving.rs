@@ -14,8 +14,8 @@ use quinn_udp::UdpSocketState;
 
 use crate::departure::BATCH_BYTES;
 use crate::ready::Token;
-use crate::worker::flow_state::inbox::Placed;
 use crate::worker::flow_state::{DatagramSocket, Passage};
+use crate::worker::inbox::Placed;
 use crate::worker::{Settings, Worker};
 use eyelet_handover::flows::{FlowBatch, FlowsRead, encode, flow_bytes};
 use eyelet_handover::own;

@@ -16,10 +16,10 @@ use eyelet_sys::socket::datagram;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 
 use crate::testing::stepper::{Stepper, check_worker};
-use crate::testing::{SETTINGS, worker, worker_with};
+use crate::testing::{SETTINGS, plain_program, worker, worker_with};
 use crate::worker::flow_state::FlowPass;
-use crate::worker::flow_state::inbox::{FlowNews, Placed};
-use crate::worker::{Handle, ListenerSocket, Program, Settings, Task, Update, Worker};
+use crate::worker::inbox::{FlowNews, Placed};
+use crate::worker::{Handle, ListenerSocket, Program, Settings, Task, Worker};
 use eyelet_handover::flows::FlowBatch;
 use eyelet_handover::flows::{FlowImportError, VERSION_FLOWS, decode, via};
 use eyelet_handover::guard::{DatagramGuard, GuardTurn};
@@ -44,6 +44,8 @@ impl DatagramGuard for Dropping {
 }
 
 impl Program for Passing {
+    plain_program!();
+
     fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
         Box::pin(std::future::ready(()))
     }
@@ -76,12 +78,6 @@ impl Program for Passing {
         0
     }
 
-    fn update(&self) -> Option<Update> {
-        None
-    }
-
-    fn apply_update(&self) {}
-
     fn is_logging(&self) -> bool {
         true
     }
@@ -90,16 +86,6 @@ impl Program for Passing {
         let line = (info.bytes_to_upstream, info.datagrams, end.reason.to_string());
         self.logged.borrow_mut().push(line);
     }
-
-    fn flush_log(&self, _: i64) {}
-    fn tick(&self) {}
-
-    fn is_resting(&self) -> bool {
-        true
-    }
-
-    fn release_caches(&self) {}
-    fn close(&self) {}
 }
 
 /// A server, and a socket that clients ask.
@@ -133,11 +119,40 @@ impl Network {
         client
     }
 
+    /// A client whose first datagram ends in this byte.
+    fn begin(&self, stepper: &mut Stepper, last: u8) -> UdpSocket {
+        let client = self.client();
+        client.send(&long(0, b"first-id", b"client", 1200, last)).unwrap();
+        stepper.iterate();
+        client
+    }
+
     /// The next datagram at the server, and who has sent it.
     fn heard(&self) -> Option<(Vec<u8>, SocketAddr)> {
         let mut bytes = [0; 2048];
         let (len, from) = self.server.recv_from(&mut bytes).ok()?;
         Some((bytes[..len].to_vec(), from))
+    }
+}
+
+/// A worker with one flow, of which the server has the first datagram.
+struct Scene {
+    network: Network,
+    worker: Rc<Worker>,
+    stepper: Stepper,
+    program: Rc<Passing>,
+    client: UdpSocket,
+    /// The address that the server sees.
+    edge: SocketAddr,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (network, worker) = (Network::new(), worker());
+        let (mut stepper, program) = network.serve(&worker);
+        let client = network.begin(&mut stepper, 1);
+        let (_, edge) = network.heard().unwrap();
+        Self { network, worker, stepper, program, client, edge }
     }
 }
 
@@ -193,11 +208,7 @@ fn flows_pass_in_the_next_process() {
     let network = Network::new();
     let (old, new) = (worker(), worker());
     let (mut stepper, program) = network.serve(&old);
-    let [one, two, three] = [(); 3].map(|()| network.client());
-    for (client, last) in [(&one, 1), (&two, 2), (&three, 0)] {
-        client.send(&long(0, b"first-id", b"client", 1200, last)).unwrap();
-        stepper.iterate();
-    }
+    let [one, two, _three] = [1, 2, 0].map(|last| network.begin(&mut stepper, last));
     let firsts: Vec<_> = std::iter::from_fn(|| network.heard()).collect();
     assert_eq!(firsts.len(), 3);
     let (edge_one, edge_two) = (firsts[0].1, firsts[1].1);
@@ -250,13 +261,7 @@ fn flows_pass_in_the_next_process() {
 /// The next process has died: the flows are served here again, from where they were.
 #[test]
 fn flows_come_back() {
-    let network = Network::new();
-    let old = worker();
-    let (mut stepper, program) = network.serve(&old);
-    let client = network.client();
-    client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
-    stepper.iterate();
-    let (_, edge) = network.heard().unwrap();
+    let Scene { network, worker: old, mut stepper, program, client, edge } = Scene::new();
     let again = old.leave_datagrams(from_ref(&network.listener), true);
     let batches = old.flow_batches(100);
     network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
@@ -277,13 +282,7 @@ fn flows_come_back() {
 /// A listener that the next process lacks: its flows go on here, and nothing new begins.
 #[test]
 fn flows_of_a_removed_listener_stay() {
-    let network = Network::new();
-    let old = worker();
-    let (mut stepper, program) = network.serve(&old);
-    let client = network.client();
-    client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
-    stepper.iterate();
-    let (_, edge) = network.heard().unwrap();
+    let Scene { network, worker: old, mut stepper, program, client, edge } = Scene::new();
     drop(old.leave_datagrams(&[], true));
     assert!(old.flow_batches(100).is_empty());
     network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
@@ -300,12 +299,7 @@ fn flows_of_a_removed_listener_stay() {
 /// not stay open: the kernel would give it clients whom nobody hears.
 #[test]
 fn a_removed_socket_at_a_kept_address_closes() {
-    let network = Network::new();
-    let old = worker();
-    let (mut stepper, program) = network.serve(&old);
-    let client = network.client();
-    client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
-    stepper.iterate();
+    let Scene { network, worker: old, stepper, program, client: _client, .. } = Scene::new();
     let kept = Arc::new(datagram::bind_shared(network.at, false).unwrap());
     old.listen_datagrams(&[ListenerSocket::of_datagrams(0, kept.clone())]);
     let Network { listener, .. } = network;
@@ -325,11 +319,7 @@ fn flows_without_room_end_with_their_lines() {
     let (old, new) =
         (worker(), worker_with(Settings { connections_max: 15, ..SETTINGS }, 64 << 20));
     let (mut stepper, _program) = network.serve(&old);
-    let clients: Vec<_> = (0..FLOWS).map(|_| network.client()).collect();
-    for client in &clients {
-        client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
-        stepper.iterate();
-    }
+    let _clients: Vec<_> = (0..FLOWS).map(|_| network.begin(&mut stepper, 1)).collect();
     let again = old.leave_datagrams(from_ref(&network.listener), true);
     let batches = old.flow_batches(8);
     assert_eq!(batches.iter().map(|it| it.sockets.len()).collect::<Vec<_>>(), [8, 8, 4]);
@@ -349,12 +339,7 @@ fn flows_without_room_end_with_their_lines() {
 
 #[test]
 fn a_message_that_is_none_is_refused_whole() {
-    let network = Network::new();
-    let old = worker();
-    let (mut stepper, program) = network.serve(&old);
-    let client = network.client();
-    client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
-    stepper.iterate();
+    let Scene { network, worker: old, stepper, program, client: _client, .. } = Scene::new();
     let again = old.leave_datagrams(from_ref(&network.listener), true);
     let batch = old.flow_batches(100).pop().unwrap();
     let socket = || batch.sockets[0].try_clone().unwrap();

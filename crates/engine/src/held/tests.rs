@@ -13,8 +13,8 @@ use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 use super::*;
 use crate::park::tests::parked;
 use crate::ready::CLIENT;
-use crate::testing::worker;
-use crate::worker::{Handle, Program, Task, Update};
+use crate::testing::{plain_program, worker};
+use crate::worker::{Handle, Program, Task};
 use eyelet_memory::budget::Counted;
 use eyelet_relay::Relay;
 use eyelet_table::Slot;
@@ -31,6 +31,8 @@ struct Noting {
 }
 
 impl Program for Rc<Noting> {
+    plain_program!();
+
     fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
         Box::pin(std::future::ready(()))
     }
@@ -45,27 +47,12 @@ impl Program for Rc<Noting> {
         0
     }
 
-    fn update(&self) -> Option<Update> {
-        None
-    }
-
-    fn apply_update(&self) {}
-
     fn is_logging(&self) -> bool {
         true
     }
 
     fn log(&self, info: &ConnectionInfo, end: &End) {
         self.logged.borrow_mut().push((number(info.id), end.reason.to_string()));
-    }
-
-    fn flush_log(&self, _: i64) {}
-    fn tick(&self) {}
-    fn release_caches(&self) {}
-    fn close(&self) {}
-
-    fn is_resting(&self) -> bool {
-        true
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ready::SIDES;
-use crate::testing::worker;
-use crate::worker::{Program, Task, Update};
+use crate::testing::{plain_program, worker};
+use crate::worker::{Program, Task};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_record::{Keys, Role as End13, Session, Suite};
 use eyelet_relay::splice::Spliced;
@@ -27,6 +27,8 @@ pub(crate) struct Faulty {
 pub(crate) const EACH_STREAMS: u32 = 100;
 
 impl Program for Faulty {
+    plain_program!();
+
     fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
         Box::pin(std::future::ready(()))
     }
@@ -45,12 +47,6 @@ impl Program for Faulty {
         streams
     }
 
-    fn update(&self) -> Option<Update> {
-        None
-    }
-
-    fn apply_update(&self) {}
-
     fn is_logging(&self) -> bool {
         self.is_logging
     }
@@ -61,15 +57,6 @@ impl Program for Faulty {
 
     fn log(&self, _: &ConnectionInfo, _: &End) {
         panic!("a fault of the test");
-    }
-
-    fn flush_log(&self, _: i64) {}
-    fn tick(&self) {}
-    fn release_caches(&self) {}
-    fn close(&self) {}
-
-    fn is_resting(&self) -> bool {
-        true
     }
 }
 
@@ -280,6 +267,8 @@ struct Resuming {
 }
 
 impl Program for Resuming {
+    plain_program!();
+
     fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
         Box::pin(std::future::ready(()))
     }
@@ -295,24 +284,11 @@ impl Program for Resuming {
         0
     }
 
-    fn update(&self) -> Option<Update> {
-        None
-    }
-
     fn is_logging(&self) -> bool {
         false
     }
 
-    fn is_resting(&self) -> bool {
-        true
-    }
-
-    fn apply_update(&self) {}
     fn log(&self, _: &ConnectionInfo, _: &End) {}
-    fn flush_log(&self, _: i64) {}
-    fn tick(&self) {}
-    fn release_caches(&self) {}
-    fn close(&self) {}
 }
 
 /// Parks a connection whose exchange rests, and has been idle for so long. Returns the peers.

@@ -16,9 +16,10 @@ use fastrand::Rng;
 use super::peer::Peer;
 use crate::park;
 use crate::ready::{CLIENT, Side, UPSTREAM};
+use crate::testing::plain_program;
 use crate::testing::stream::Stream;
 use crate::worker::WaitError;
-use crate::worker::{Handle, Program, Task, Update};
+use crate::worker::{Handle, Program, Task};
 use eyelet_relay::held::{HeldConnection, HeldState};
 use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::{Terminated, final_alert};
@@ -261,6 +262,8 @@ fn failed(wait_error: WaitError) -> End {
 const BEFORE_HELLO: When = When::Before(Stage::Hello);
 
 impl Program for Simulated {
+    plain_program!();
+
     fn accepted(self: Rc<Self>, handle: Handle, mut info: ConnectionInfo) -> Task {
         Box::pin(async move {
             if let Err(end) = self.serve(&handle, &mut info).await {
@@ -292,12 +295,6 @@ impl Program for Simulated {
         0
     }
 
-    fn update(&self) -> Option<Update> {
-        None
-    }
-
-    fn apply_update(&self) {}
-
     fn is_logging(&self) -> bool {
         true
     }
@@ -310,14 +307,5 @@ impl Program for Simulated {
             bytes_to_upstream: info.bytes_to_upstream as usize,
             bytes_to_client: info.bytes_to_client as usize,
         });
-    }
-
-    fn flush_log(&self, _: i64) {}
-    fn tick(&self) {}
-    fn release_caches(&self) {}
-    fn close(&self) {}
-
-    fn is_resting(&self) -> bool {
-        false
     }
 }

@@ -15,6 +15,28 @@ use eyelet_memory::budget::Budget;
 
 use crate::worker::{Process, Settings, Worker};
 
+/// The methods of a program of tests that has no configuration, no clock and no caches.
+#[cfg(test)]
+macro_rules! plain_program {
+    () => {
+        fn update(&self) -> Option<crate::worker::Update> {
+            None
+        }
+
+        fn is_resting(&self) -> bool {
+            true
+        }
+
+        fn apply_update(&self) {}
+        fn flush_log(&self, _: i64) {}
+        fn tick(&self) {}
+        fn release_caches(&self) {}
+        fn close(&self) {}
+    };
+}
+#[cfg(test)]
+pub(crate) use plain_program;
+
 /// Memory of its connections.
 const MEMORY_BYTES: usize = 64 << 20;
 

@@ -39,15 +39,16 @@ pub mod flow_state;
 mod handle;
 mod listed;
 mod parked_waker;
-mod process;
-pub mod rates;
 mod registration;
 pub mod source;
 mod state;
 
+pub use eyelet_workers::process::{
+    ListenerSocket, Order, Orders, Process, Settings, Update, WorkerOrders,
+};
+pub use eyelet_workers::{inbox, rates};
 pub use handle::WaitError;
 pub use parked_waker::ParkedWaker;
-pub use process::{ListenerSocket, Order, Orders, Process, Settings, Update, WorkerOrders};
 pub use registration::Registration;
 
 /// The tick at which a worker starts: eleven days. A connection of another process may have been

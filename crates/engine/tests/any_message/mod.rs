@@ -12,7 +12,7 @@ use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::moving::group::SocketRoom;
 use eyelet_engine::moving::parcel::Parcel;
 use eyelet_engine::moving::parts::{GroupProgress, IncomingGroup};
-use eyelet_engine::worker::flow_state::inbox::FlowNews;
+use eyelet_engine::worker::inbox::FlowNews;
 use eyelet_engine::worker::{Process, Settings, Worker};
 use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};

@@ -61,11 +61,22 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         ]),
     ),
     (
-        "crates/config",
+        "crates/files",
         Some(&[
             "aws-lc-rs", // hashes of users' tokens
+            "eyelet-document",
+            "eyelet-pki",
+            "eyelet-policy",
+            "eyelet-sys",
+            "zeroize",
+        ]),
+    ),
+    (
+        "crates/config",
+        Some(&[
             "eyelet-compress",
             "eyelet-document",
+            "eyelet-files",
             "eyelet-pki",
             "eyelet-policy",
             "eyelet-secrets",
@@ -148,6 +159,20 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         ]),
     ),
     (
+        "crates/workers",
+        Some(&[
+            "eyelet-flows",
+            "eyelet-handover",
+            "eyelet-memory",
+            "eyelet-sys",
+            "eyelet-telemetry",
+            "eyelet-wire",
+            "thiserror",
+            "tokio", // its channels
+            "zeroize",
+        ]),
+    ),
+    (
         "crates/engine",
         Some(&[
             "eyelet-flows",
@@ -160,10 +185,10 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-table",
             "eyelet-telemetry",
             "eyelet-wire",
+            "eyelet-workers",
             "fastrand", // with the feature `testing` only
             "foldhash",
-            "postcard",
-            "quinn-udp", // parked connections as bytes for another process
+            "quinn-udp",
             "serde",
             "thiserror",
             "tokio",

@@ -162,7 +162,8 @@ pub async fn copy(
             return Poll::Ready(Err(exchange_error.into()));
         }
         let may_rest = !is_to_end && is_quiet(served, stream, moved);
-        if stream.rests_now(may_rest && is_settled(upstream, (up, up_over), (down, down_over))) {
+        let may_rest = may_rest && is_up_settled(up, up_over);
+        if stream.rests_now(may_rest && is_down_settled(upstream, down, down_over)) {
             return Poll::Ready(Ok(Some(moved)));
         }
         while stream.poll_late(task).is_ready() {
@@ -196,19 +197,16 @@ fn is_quiet(served: &ServedConnection, stream: &Stream<'_>, moved: Instant) -> b
     is_due && !is_over() && !engine.is_draining() && stream.rests().is_some()
 }
 
-/// True if all that has come is passed on, the end of a side too.
-fn is_settled(
-    upstream: &Upstream,
-    (up, up_over): (&Upload<'_>, bool),
-    (down, down_over): (&Download<'_>, bool),
-) -> bool {
+/// True if all that has come from the client is passed on, its end too.
+fn is_up_settled(up: &Upload<'_>, is_over: bool) -> bool {
+    if is_over { up.done && !up.broken } else { up.may_rest_open() }
+}
+
+/// True if all that has come from the upstream is passed on, its end too.
+fn is_down_settled(upstream: &Upstream, down: &Download<'_>, is_over: bool) -> bool {
     let Upstream::Http1(upstream) = upstream else { return false };
     let received = &upstream.received;
-    let is_passed = if up_over { up.done && !up.broken } else { up.may_rest_open() };
-    upstream.may_rest(down_over)
-        && received.is_empty()
-        && is_passed
-        && (down_over || down.may_rest(received))
+    upstream.may_rest(is_over) && received.is_empty() && (is_over || down.may_rest(received))
 }
 
 /// Moves the upstream's bytes, and passes their end on. Ready when that is done.

@@ -17,7 +17,7 @@ use crate::moving::batch::{self, Detachment, SearchResult};
 use crate::moving::handover::{Detached, ImportError, Stays, attach, detach};
 use crate::moving::staying::Staying;
 use crate::ready::FURTHER_MAX;
-use crate::testing::{SETTINGS, worker_with};
+use crate::testing::{SETTINGS, plain_program, worker_with};
 use crate::worker::WaitError;
 use eyelet_relay::KeptExchanges;
 use eyelet_table::timer_wheel::TICK_MS;
@@ -83,6 +83,8 @@ impl Streams {
 }
 
 impl Program for Streams {
+    plain_program!();
+
     fn accepted(self: Rc<Self>, _: Handle, _: ConnectionInfo) -> Task {
         Box::pin(std::future::ready(()))
     }
@@ -113,27 +115,12 @@ impl Program for Streams {
         Some(PackedBytes::own(state))
     }
 
-    fn update(&self) -> Option<Update> {
-        None
-    }
-
-    fn apply_update(&self) {}
-
     fn is_logging(&self) -> bool {
         true
     }
 
     fn log(&self, _: &ConnectionInfo, _: &End) {
         self.0.logged.update(|logged| logged + 1);
-    }
-
-    fn flush_log(&self, _: i64) {}
-    fn tick(&self) {}
-    fn release_caches(&self) {}
-    fn close(&self) {}
-
-    fn is_resting(&self) -> bool {
-        true
     }
 }
 

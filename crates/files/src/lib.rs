@@ -1,5 +1,7 @@
 //! Checks the files that a configuration names: that they exist, and for `check` that certificates
-//! can be used and fit their keys and their rules.
+//! can be used and fit their keys and their rules. The files of a proxy's users are read here, too.
+
+#![allow(missing_docs)] // only the workspace uses it
 
 pub mod users;
 
@@ -20,14 +22,14 @@ use eyelet_pki::crl;
 pub enum Depth {
     /// Only that they are there: `serve` reads them next, and `explain` does not need them.
     Files,
-    /// The checks of `Files`, for the run of a sandbox: its rules mint by [`crate::RunAuthority`].
+    /// The checks of `Files`, for the run of a sandbox: its rules mint by an authority of its own.
     Run,
     /// Certificates are read, and compared with their keys and with the names of their rules.
     Full,
 }
 
 /// The results so far: each file is checked once, however many rules name it.
-pub(crate) struct Files {
+pub struct Files {
     /// Paths are relative to this folder.
     folder: PathBuf,
     depth: Depth,
@@ -61,11 +63,11 @@ struct Fault {
 
 impl Files {
     /// True if rules mint by the authority of a run.
-    pub(crate) fn is_of_run(&self) -> bool {
+    pub fn is_of_run(&self) -> bool {
         self.depth == Depth::Run
     }
 
-    pub(crate) fn new(
+    pub fn new(
         folder: &Path,
         depth: Depth,
         now: SystemTime,
@@ -84,7 +86,7 @@ impl Files {
 
     /// Checks a certificate and its key, for a rule that takes `names`. Returns whether there is
     /// neither file.
-    pub(crate) fn check_pair(
+    pub fn check_pair(
         &mut self,
         certificate: Text<'_>,
         key: Text<'_>,
@@ -127,7 +129,7 @@ impl Files {
 
     /// Checks the certificate and the key of an authority that signs for rules. Whoever has this
     /// key can pretend to be any server to those who trust it, so nobody else may read it.
-    pub(crate) fn check_signing_pair(&mut self, certificate: Text<'_>, key: Text<'_>) {
+    pub fn check_signing_pair(&mut self, certificate: Text<'_>, key: Text<'_>) {
         let files = self.pair(certificate, key);
         let is_there = self.check_present(certificate.at, &files.certificate).is_some();
         let Some(mode) = self.check_present(key.at, &files.key) else { return };
@@ -153,7 +155,7 @@ impl Files {
     }
 
     /// The path of a file with a secret, which `read` reads.
-    pub(crate) fn check_secret<T>(
+    pub fn check_secret<T>(
         &mut self,
         text: Text<'_>,
         read: impl FnOnce(&Path) -> Result<T, String>,
@@ -166,17 +168,17 @@ impl Files {
     }
 
     /// The files of a certificate and its key.
-    pub(crate) fn pair(&self, certificate: Text<'_>, key: Text<'_>) -> CertificateFiles {
+    pub fn pair(&self, certificate: Text<'_>, key: Text<'_>) -> CertificateFiles {
         CertificateFiles { certificate: self.path(certificate.text), key: self.path(key.text) }
     }
 
     /// A path of the configuration.
-    pub(crate) fn path(&self, text: &str) -> PathBuf {
+    pub fn path(&self, text: &str) -> PathBuf {
         self.folder.join(text)
     }
 
     /// Checks the file of CA certificates for client certificates.
-    pub(crate) fn check_authorities(&mut self, text: Text<'_>) -> PathBuf {
+    pub fn check_authorities(&mut self, text: Text<'_>) -> PathBuf {
         let path = self.path(text.text);
         if self.check_present(text.at, &path).is_some() && self.depth == Depth::Full {
             let read = self.authorities.entry(path.clone());
@@ -189,7 +191,7 @@ impl Files {
     }
 
     /// Checks a file of revocation lists of the authorities in `ca`.
-    pub(crate) fn check_crl(
+    pub fn check_crl(
         &mut self,
         text: Text<'_>,
         ca: Option<&Path>,
@@ -266,12 +268,12 @@ fn load(files: &CertificateFiles) -> Result<Option<Description>, Fault> {
 ///
 /// # Errors
 /// That it cannot be read.
-pub(crate) fn text(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
+pub fn text(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     read_text(path, bytes_max).map_err(|why| format!("cannot read {}: {why}", path.display()))
 }
 
 /// Reads a configuration file.
-pub(crate) fn read(path: &Path) -> Result<String, String> {
+pub fn read(path: &Path) -> Result<String, String> {
     let bytes = read_text(path, FILE_BYTES_MAX).map_err(|why| format!("cannot be read: {why}"))?;
     String::from_utf8(bytes).map_err(|why| {
         let at = why.utf8_error().valid_up_to();

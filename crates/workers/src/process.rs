@@ -9,19 +9,19 @@ use eyelet_memory::budget::Budget;
 use eyelet_sys::socket;
 use tokio::sync::watch;
 
-use crate::worker::flow_state::inbox::Inboxes;
-use crate::worker::rates::HandshakeBuckets;
+use crate::inbox::Inboxes;
+use crate::rates::HandshakeBuckets;
 
 /// Limits that the configuration sets for the event loop. A reload may change them.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// The time for which a connection may move no byte.
     pub idle_timeout: Duration,
-    /// The time that one with a state of the program may: [`eyelet_relay::Flow::keep_state`].
+    /// The time that one with a state of the program may: `keep_state` of `eyelet_relay::Flow`.
     pub state_idle_timeout: Duration,
-    /// The time that a body may: [`crate::worker::Program::rest_wait`].
+    /// The time that a body may.
     pub body_timeout: Duration,
-    /// The time that a request may wait for its response: [`crate::worker::Program::rest_wait`].
+    /// The time that a request may wait for its response.
     pub upstream_timeout: Duration,
     /// The time for which a flow of QUIC may move no datagram.
     pub quic_idle_timeout: Duration,
@@ -33,7 +33,7 @@ pub struct Settings {
     pub connections_max: usize,
     /// Descriptors that connections may hold.
     pub descriptors_max: usize,
-    /// True if somebody may ask for a list of connections: [`crate::listing`].
+    /// True if somebody may ask for a list of connections.
     pub may_list: bool,
 }
 
@@ -42,13 +42,12 @@ pub struct Settings {
 pub enum Order {
     /// Serve by the configuration that the process was started with.
     Serve,
-    /// Serve by the newest one, which has this generation: [`crate::worker::Program::update`] gives
-    /// it.
+    /// Serve by the newest one, which has this generation: the program gives it.
     Reload(u64),
     /// Accept nothing yet: the process that this one replaces still serves.
     Hold,
-    /// Leave: the process that replaces this one accepts from now on and gets the connections.
-    /// [`crate::worker::Program::departure`] says how.
+    /// Leave: the process that replaces this one accepts from now on and gets the connections. The
+    /// program has the worker's [`Departure`](crate::departure::Departure).
     HandOver,
     /// The process that replaces this one needs it no more: let the listening sockets go. What is
     /// left goes on until it ends.
@@ -170,7 +169,7 @@ impl ListenerSocket {
     }
 
     /// Returns how many packets the kernel has dropped since the last look.
-    pub(crate) fn take_drops(&mut self) -> u32 {
+    pub fn take_drops(&mut self) -> u32 {
         let now = socket::drops(&self.socket).unwrap_or(self.drops);
         now.wrapping_sub(std::mem::replace(&mut self.drops, now))
     }

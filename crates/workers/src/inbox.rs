@@ -22,11 +22,11 @@ const HANDED_BYTES_MAX: usize = 1_500;
 /// A datagram, and who sent it to whom.
 #[derive(Debug)]
 pub struct HandedDatagram {
-    pub(crate) peer: Peer,
+    pub peer: Peer,
     /// The listener that it came to.
-    pub(crate) listener: u16,
-    pub(crate) bytes: Box<[u8]>,
-    pub(crate) ecn: u8,
+    pub listener: u16,
+    pub bytes: Box<[u8]>,
+    pub ecn: u8,
 }
 
 /// Messages about flows that wait for a worker. The process that sends them waits for each answer.
@@ -58,8 +58,8 @@ pub struct Placed {
 /// The places where things arrive for a worker. All of them share the bytes of a datagram, and a
 /// channel holds room for 32 of its values from the start: they are small.
 pub struct Inbox {
-    pub(crate) datagrams: Receiver<Arc<HandedDatagram>>,
-    pub(crate) flows: Receiver<FlowNews>,
+    pub datagrams: Receiver<Arc<HandedDatagram>>,
+    pub flows: Receiver<FlowNews>,
 }
 
 /// The ways to all workers of a process.
@@ -95,13 +95,7 @@ impl Inboxes {
     }
 
     /// Gives a datagram to the other workers. Returns whether one has room for it.
-    pub(crate) fn hand_on(
-        &self,
-        from: u16,
-        (peer, listener): (Peer, u16),
-        bytes: &[u8],
-        ecn: u8,
-    ) -> bool {
+    pub fn hand_on(&self, from: u16, (peer, listener): (Peer, u16), bytes: &[u8], ecn: u8) -> bool {
         let workers = self.workers.get().filter(|_| bytes.len() <= HANDED_BYTES_MAX);
         let Some(workers) = workers else { return false };
         let datagram = Arc::new(HandedDatagram { peer, listener, bytes: bytes.into(), ecn });
@@ -120,13 +114,13 @@ impl Inboxes {
     }
 
     /// True between [`Inboxes::await_flows`] and [`Inboxes::end_flows`], unless that is overdue.
-    pub(crate) fn awaits_flows(&self) -> bool {
+    pub fn awaits_flows(&self) -> bool {
         self.has_open_flows()
             && self.first_flows.get().is_none_or(|first| first.elapsed() < FLOWS_AWAITED)
     }
 
     /// True between [`Inboxes::await_flows`] and [`Inboxes::end_flows`], also if that is overdue.
-    pub(crate) fn has_open_flows(&self) -> bool {
+    pub fn has_open_flows(&self) -> bool {
         self.awaits_flows.load(Relaxed)
     }
 

@@ -88,7 +88,7 @@ pub enum BatchAnswer {
 }
 
 /// The means by which a worker leaves: it gets them with
-/// [`Order::HandOver`](crate::worker::Order::HandOver).
+/// [`Order::HandOver`](crate::process::Order::HandOver).
 pub struct Departure {
     /// The listening sockets that the other process accepts from now.
     pub kept: Arc<[Arc<OwnedFd>]>,

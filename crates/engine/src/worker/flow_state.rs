@@ -16,8 +16,6 @@ use eyelet_sys::socket::datagram;
 use eyelet_telemetry::info::Parked;
 use quinn_udp::UdpSocketState;
 
-pub mod inbox;
-
 use eyelet_handover::guard::DatagramGuard;
 use eyelet_handover::quic_move::QuicMove;
 

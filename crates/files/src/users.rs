@@ -11,7 +11,7 @@ use aws_lc_rs::hmac::{self, HMAC_SHA256};
 use aws_lc_rs::rand::{self, SecureRandom};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::files::{self, Files};
+use crate::Files;
 use eyelet_document::diagnostic::{FileFault, Mistakes, Severity, SourceText};
 use eyelet_document::reader::Section;
 
@@ -42,7 +42,7 @@ impl Users {
     }
 
     /// The users of a listener.
-    pub(crate) fn of_listener(section: &Section<'_>, files: &mut Files) -> Option<Self> {
+    pub fn of_listener(section: &Section<'_>, files: &mut Files) -> Option<Self> {
         let text = section.text("users")?;
         let mut users = None;
         files.check_secret(text, |path| match Self::read(path) {
@@ -61,7 +61,7 @@ impl Users {
 
     /// Reads a file.
     fn read(path: &Path) -> Result<Self, FileFault> {
-        let bytes = files::text(path, FILE_BYTES_MAX).map(Zeroizing::new);
+        let bytes = crate::text(path, FILE_BYTES_MAX).map(Zeroizing::new);
         let bytes = bytes.map_err(FileFault::File)?;
         let text = str::from_utf8(&bytes)
             .map_err(|_| FileFault::File(format!("{} is not UTF-8", path.display())))?;

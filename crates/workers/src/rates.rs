@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use eyelet_telemetry::reason::RateLimit;
-
-use crate::worker::source::Source;
+use eyelet_wire::local_peer::host_of;
 
 /// Rows of buckets. A source has one in each row, and is judged by the fuller of them: others
 /// empty its bucket only if they hash to both.
@@ -87,7 +86,7 @@ impl HandshakeBuckets {
     }
 
     fn cells(&self, ip: IpAddr) -> [&AtomicU64; ROWS] {
-        let hash = self.hasher.hash_one(Source::of(ip));
+        let hash = self.hasher.hash_one(host_of(ip));
         let row = || [const { AtomicU64::new(0) }; CELLS];
         let [one, other] = &**self.sources.get_or_init(|| Box::new([row(), row()]));
         [&one[hash as usize % CELLS], &other[(hash >> 32) as usize % CELLS]]
