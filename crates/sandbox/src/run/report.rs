@@ -149,20 +149,20 @@ impl RunRecord {
         Some(event)
     }
 
-    /// Tells names that were only looked up from those that were dialled, gives placeholders their
+    /// Tells names that were only looked up from those that were dialled, gives stand-ins their
     /// names, and takes the programs that asked for them.
     pub fn resolve(&mut self, names: &mut ResolvedNames) {
         for dialled in &self.dialled {
             match dialled.parse() {
-                Ok(ip) => drop(names.placeholders.dialled(ip)),
-                Err(_) => names.placeholders.note_dialled(dialled),
+                Ok(ip) => drop(names.stand_ins.dialled(ip)),
+                Err(_) => names.stand_ins.note_dialled(dialled),
             }
         }
         self.programs = std::mem::take(&mut names.programs);
         let refused = std::mem::take(&mut self.refused);
         for ((mut place, reason), times) in refused {
             let ip = place.name.parse().ok();
-            if let Some(name) = ip.and_then(|ip| names.placeholders.dialled(ip)) {
+            if let Some(name) = ip.and_then(|ip| names.stand_ins.dialled(ip)) {
                 place.name = name.to_owned();
             }
             *self.refused.entry((place, reason)).or_default() += times;
@@ -223,7 +223,7 @@ impl RunRecord {
         let unknown = unknown
             .map(|(name, count)| format!("refused: {name}: {NOT_LISTED}, {}", times(*count)));
         cut(&mut lines, unknown.collect());
-        let undialled = names.placeholders.undialled().count();
+        let undialled = names.stand_ins.undialled().count();
         if undialled > 0 {
             lines.push(format!("names that were looked up and never dialled: {undialled}"));
         }
@@ -278,7 +278,7 @@ impl RunRecord {
             "bytes_received": bytes_received,
             "names": reached.collect::<Vec<_>>(),
             "refused": refused.chain(unknown).collect::<Vec<_>>(),
-            "undialled": names.placeholders.undialled().collect::<Vec<_>>(),
+            "undialled": names.stand_ins.undialled().collect::<Vec<_>>(),
             "left_out": self.more + names.more,
         })
     }
@@ -330,12 +330,12 @@ mod tests {
         let mut record = RunRecord::read(lines.as_bytes(), |_| ()).expect("lines");
         let mut names = ResolvedNames::default();
         for name in ["a.example", "db.example", "c.example"] {
-            names.placeholders.ask(name).expect("room");
+            names.stand_ins.ask(name).expect("room");
         }
         names.programs.insert("a.example".into(), Some("curl".into()));
         names.programs.insert("db.example".into(), None);
         record.resolve(&mut names);
-        assert_eq!(names.placeholders.undialled().collect::<Vec<_>>(), ["c.example"]);
+        assert_eq!(names.stand_ins.undialled().collect::<Vec<_>>(), ["c.example"]);
         let list = record.list();
         let entries = list.lines().filter_map(|line| line.split(" #").next());
         let entries: Vec<&str> = entries.map(str::trim).collect();

@@ -12,8 +12,8 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::list::{AllowList, AllowedEntry, PORTS_MAX};
-use crate::placeholder::Placeholders;
 use crate::sockets::DNS;
+use crate::stand_ins::StandIns;
 
 /// The name of the configuration in messages about its mistakes.
 const ORIGIN: &str = "the sandbox, as a configuration";
@@ -112,17 +112,17 @@ impl RunServing<'_> {
     }
 
     /// The checked configuration, for sockets at these addresses. Names of services that say none
-    /// themselves get their placeholders.
+    /// themselves get their stand-ins.
     ///
     /// # Errors
     /// The mistakes that the configuration has: what its caller was given is not what it checked.
     pub fn config(
         &self,
         addresses: &[SocketAddr],
-        placeholders: &mut Placeholders,
+        stand_ins: &mut StandIns,
         authority: Option<RunAuthority>,
     ) -> Result<Config, String> {
-        let text = self.text(addresses, placeholders);
+        let text = self.text(addresses, stand_ins);
         let loaded = eyelet_config::parse(Path::new(ORIGIN), &text, Depth::Run, SystemTime::now());
         let mistakes = |found: Vec<Diagnostic>| {
             found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -136,7 +136,7 @@ impl RunServing<'_> {
     }
 
     /// Writing to a String cannot fail.
-    fn text(&self, addresses: &[SocketAddr], placeholders: &mut Placeholders) -> String {
+    fn text(&self, addresses: &[SocketAddr], stand_ins: &mut StandIns) -> String {
         // It terminates nothing, so it needs no keys for tickets.
         let mut text = String::from("workers = 1\n\n[tickets]\nenabled = false\n\n");
         let _ = writeln!(text, "[limits]\nhello_timeout = \"{CLIENT_TIMEOUT}\"");
@@ -149,7 +149,7 @@ impl RunServing<'_> {
         }
         for allowed in self.list.entries() {
             if let AllowedEntry::Tcp { host, port } = allowed {
-                self.write_tcp(&mut text, (allowed, host, *port), placeholders);
+                self.write_tcp(&mut text, (allowed, host, *port), stand_ins);
             }
         }
         for port in self.ports() {
@@ -191,10 +191,10 @@ impl RunServing<'_> {
         &self,
         text: &mut String,
         (allowed, host, port): (&AllowedEntry, &str, u16),
-        placeholders: &mut Placeholders,
+        stand_ins: &mut StandIns,
     ) {
         let is_meant = host == LOCALHOST || host.parse::<IpAddr>().is_ok();
-        let at: Vec<String> = inside(host, placeholders)
+        let at: Vec<String> = inside(host, stand_ins)
             .into_iter()
             .map(|ip| format!("\"{}\"", SocketAddr::new(ip, port)))
             .collect();
@@ -370,13 +370,13 @@ impl RunServing<'_> {
     }
 }
 
-/// The addresses that stand for a host inside: its own, or its placeholders.
-fn inside(host: &str, placeholders: &mut Placeholders) -> Vec<IpAddr> {
+/// The addresses that stand for a host inside: its own, or its stand-ins.
+fn inside(host: &str, stand_ins: &mut StandIns) -> Vec<IpAddr> {
     let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     if let Ok(ip) = host.parse() {
         return vec![ip];
     }
-    let placed = placeholders.of(host).map(|(v4, v6)| [IpAddr::V4(v4), IpAddr::V6(v6)]);
+    let placed = stand_ins.of(host).map(|(v4, v6)| [IpAddr::V4(v4), IpAddr::V6(v6)]);
     let local = if host == LOCALHOST { &local[..] } else { &[] };
     placed.into_iter().flatten().chain(local.iter().copied()).collect()
 }
@@ -535,7 +535,7 @@ mod tests {
         assert_eq!(serving(&[], true).minted(), MintedNames::Nothing);
         for serving in [serving(&all, true), serving(&all, false), learning, listed] {
             let addresses = [443, 80, 8443].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
-            serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
+            serving.config(&addresses, &mut StandIns::default(), None).unwrap();
         }
     }
     #[test]
@@ -555,7 +555,7 @@ mod tests {
             log: Path::new("/dev/null"),
         };
         let addresses = [443, 80].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
-        let config = serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
+        let config = serving.config(&addresses, &mut StandIns::default(), None).unwrap();
         let held = config.rules.iter().filter(|rule| rule.action.hold().is_some());
         let held: Vec<&str> = held.map(|rule| rule.name).collect();
         assert_eq!(held, ["asked at 443, allowed at 443: reads", "asked at 443"]);
@@ -599,7 +599,7 @@ mod tests {
         );
         let addresses = [443, 80].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
         for serving in [serving(&asking, false), serving(&asking, true)] {
-            serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
+            serving.config(&addresses, &mut StandIns::default(), None).unwrap();
         }
     }
 }
