@@ -32,6 +32,10 @@ const CLIENT_TIMEOUT: &str = "30s";
 const NOBODY: &str = "255.255.255.255/32";
 /// The name that leads to this host, if an entry says it.
 const LOCALHOST: &str = "localhost";
+/// The path of each request.
+const ALL_PATHS: &str = "/*";
+/// The shadow rule of requests that no rule takes.
+pub(super) const NO_RULE: &str = "no rule for this request";
 
 /// The names that a run mints certificates for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,7 @@ struct RulePart<'a> {
 }
 
 /// The places that the edge serves to the command.
+#[derive(Clone, Copy)]
 pub struct RunServing<'a> {
     /// The list of places that may be reached.
     pub list: &'a AllowList,
@@ -157,19 +162,11 @@ impl RunServing<'_> {
                 .map(|address| format!("\"{address}\""))
                 .collect();
             let at = at.join(", ");
+            if self.lets_all_pass {
+                self.write_shadows(&mut text, (port, &at));
+            }
             for part in self.parts(port) {
-                let _ = writeln!(text, "[[rule]]\nname = {}", quoted(&part.name));
-                if let Some(names) = &part.names {
-                    let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
-                    let _ = writeln!(text, "sni = [{}]", names.join(", "));
-                }
-                for (key, values) in ["method", "path"].into_iter().zip(part.requests) {
-                    if !values.is_empty() {
-                        let values: Vec<String> =
-                            values.iter().map(|value| quoted(value)).collect();
-                        let _ = writeln!(text, "{key} = [{}]", values.join(", "));
-                    }
-                }
+                write_matchers(&mut text, &part);
                 self.write_action(&mut text, (port, &at), part.action);
             }
             // A request without TLS waits for nobody.
@@ -239,6 +236,32 @@ impl RunServing<'_> {
         }
     }
 
+    /// The rules on requests where all requests pass: the access lines say what they would do.
+    fn write_shadows(&self, text: &mut String, (port, listeners): (u16, &str)) {
+        let bounded = Self { lets_all_pass: false, ..*self };
+        let parts = bounded.parts(port);
+        let asks = |part: &&RulePart<'_>| !part.requests.concat().is_empty();
+        let names: BTreeSet<&String> =
+            parts.iter().filter(asks).flat_map(|part| part.names.iter().flatten()).collect();
+        if names.is_empty() {
+            return;
+        }
+        let mints = |part: &&RulePart<'_>| matches!(part.action, Some(SandboxAction::Mint { .. }));
+        for part in parts.iter().filter(mints) {
+            write_matchers(text, part);
+            text.push_str("shadow = true\n");
+            if !asks(&part) {
+                // Without it, the rule would be compared with connections.
+                let _ = writeln!(text, "path = \"{ALL_PATHS}\"");
+            }
+            self.write_action(text, (port, listeners), part.action);
+        }
+        let quotes: Vec<String> = names.into_iter().map(|name| quoted(name)).collect();
+        let _ = writeln!(text, "[[rule]]\nname = \"{NO_RULE}, at {port}\"\nshadow = true");
+        let _ = writeln!(text, "sni = [{}]\npath = \"{ALL_PATHS}\"", quotes.join(", "));
+        self.write_action(text, (port, listeners), None);
+    }
+
     fn write_action(
         &self,
         text: &mut String,
@@ -288,9 +311,7 @@ impl RunServing<'_> {
         };
         let is_at_port = |rule: &&SandboxRule| {
             // HTTP without TLS has nothing to mint for.
-            port != HTTP
-                || rule.action == SandboxAction::Splice
-                || rule.asks_requests() && !self.lets_all_pass
+            port != HTTP || rule.action == SandboxAction::Splice || rule.asks_requests()
         };
         for rule in self.rules.iter().filter(is_at_port) {
             let name = &rule.name;
@@ -301,6 +322,11 @@ impl RunServing<'_> {
                     .flat_map(|one| listed.iter().filter_map(|of| both(one, of)))
                     .collect(),
             };
+            if port == HTTP && self.lets_all_pass && rule.action != SandboxAction::Splice {
+                // Rules on requests have no HTTP without TLS.
+                add(format!("{UNLISTED} at {port}: {name}"), Some(shared), None);
+                continue;
+            }
             add(format!("allowed at {port}: {name}"), Some(shared), Some(rule));
             if self.lets_all_pass {
                 let all = (!rule.sni.is_empty()).then(|| rule.sni.clone());
@@ -367,6 +393,18 @@ impl RunServing<'_> {
     fn private(&self) -> String {
         let nets: Vec<String> = self.private.iter().map(|net| format!("\"{net}\"")).collect();
         if nets.is_empty() { format!("\"{NOBODY}\"") } else { nets.join(", ") }
+    }
+}
+
+/// The begin of a rule: its name and matchers, without its listeners.
+fn write_matchers(text: &mut String, part: &RulePart<'_>) {
+    let _ = writeln!(text, "[[rule]]\nname = {}", quoted(&part.name));
+    let names = part.names.as_deref().map(|names| ("sni", names));
+    let requests = ["method", "path"].into_iter().zip(part.requests);
+    let requests = requests.filter(|(_, values)| !values.is_empty());
+    for (key, values) in names.into_iter().chain(requests) {
+        let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
+        let _ = writeln!(text, "{key} = [{}]", values.join(", "));
     }
 }
 
@@ -594,10 +632,28 @@ mod tests {
                 "allowed at 80: *.a.example a.example b.example"
             ]
         );
+        assert_eq!(
+            said(&serving(&asking, true), 80)[..2],
+            [
+                "not on the list at 80: reads: pin.a.example",
+                "allowed at 80: *.a.example a.example b.example"
+            ]
+        );
         assert!(
             serving(&asking, true).parts(443).iter().all(|part| part.requests.concat().is_empty())
         );
         let addresses = [443, 80].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+        let text = serving(&asking, true).text(&addresses, &mut StandIns::default());
+        let shadows = text.split("[[rule]]\n").filter(|rule| rule.contains("shadow = true"));
+        let shadows: Vec<_> = shadows.filter_map(|rule| rule.lines().next()).collect();
+        assert_eq!(
+            shadows,
+            [
+                "name = \"allowed at 443: reads\"",
+                "name = \"allowed at 443: posts\"",
+                "name = \"no rule for this request, at 443\"",
+            ]
+        );
         for serving in [serving(&asking, false), serving(&asking, true)] {
             serving.config(&addresses, &mut StandIns::default(), None).unwrap();
         }
