@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use eyelet_hold::{HoldKey, RequestKey};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_record::{EXPORT_BYTES, Role, Session};
-use eyelet_telemetry::export::{InfoFault, InfoV1, TEXT_BYTES_MAX, UpstreamTlsV5};
+use eyelet_telemetry::export::{InfoFault, InfoV1, KnownClientV12, TEXT_BYTES_MAX, UpstreamTlsV5};
 use eyelet_telemetry::info::{AskedBy, Decided};
 
 use crate::detached::{DetachedClock, IMPORT_UNIX_MS, MovedConnection};
@@ -26,8 +26,10 @@ use eyelet_relay::ready::FURTHER_MAX;
 use eyelet_relay::splice::Spliced;
 use eyelet_relay::terminate::Terminated;
 
-/// The newest version. It is written of a connection with a request that is held.
-pub const VERSION: u16 = 10;
+/// The newest version. It is written of a connection whose client a proxy knows.
+pub const VERSION: u16 = 12;
+/// The version of a connection with a request that is held.
+pub const VERSION_HELD_REQUEST: u16 = 10;
 /// The version of a connection that is held.
 pub const VERSION_HELD: u16 = 9;
 /// The version of a part of a group that one message does not carry.
@@ -40,7 +42,7 @@ pub const VERSION_RESTING: u16 = 6;
 /// The version of all other connections, so that an older process takes them.
 pub const VERSION_USUAL: u16 = 5;
 /// The versions that are read.
-pub const VERSIONS_READ: [u16; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+pub const VERSIONS_READ: [u16; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12];
 /// Bytes of the version at a message's begin.
 pub const VERSION_BYTES: usize = 2;
 /// Most bytes of a message: what a connection holds both ways and of two first flights, and as
@@ -195,7 +197,7 @@ impl RelayV1<'_> {
     const fn version(&self) -> Option<u16> {
         match self {
             Self::Held { .. } => Some(VERSION_HELD),
-            Self::HeldRequest { .. } => Some(VERSION),
+            Self::HeldRequest { .. } => Some(VERSION_HELD_REQUEST),
             Self::Splice { .. } | Self::Terminate { .. } | Self::Cleartext { .. } => None,
         }
     }
@@ -266,6 +268,15 @@ impl<R> MovedConnection<R> {
     /// Its state without the sockets, as a message of [`MESSAGE_BYTES_MAX`] at most. It holds the
     /// secrets, and is wiped when it is dropped.
     pub fn encode(&self) -> Zeroizing<Vec<u8>> {
+        let message = self.encode_unknown();
+        match self.info.decided.requester.as_deref() {
+            Some(client) => join(&to_bytes(VERSION, &KnownClientV12::new(client)), &message),
+            None => message,
+        }
+    }
+
+    /// The message without the client that a proxy knows.
+    fn encode_unknown(&self) -> Zeroizing<Vec<u8>> {
         let Self { info, relay, rest, clock, .. } = self;
         let now_unix_ms = match clock {
             DetachedClock::Worker { left_unix_ms } => *left_unix_ms,
@@ -313,18 +324,19 @@ impl<R> MovedConnection<R> {
         let first = ConnectionV5 { first, state, client_certificate, idle_ms, upstream_tls };
         match self.exchange() {
             exchange if matches!(self.relay, Relay::Held(_)) => {
-                to_bytes(Self::version(&self.relay), &ConnectionV6 { first, exchange })
+                to_bytes(Self::version(&self.relay, false), &ConnectionV6 { first, exchange })
             }
             None if self.further.is_empty() => to_bytes(VERSION_USUAL, &first),
             exchange => to_bytes(VERSION_RESTING, &ConnectionV6 { first, exchange }),
         }
     }
 
-    /// The version of its message.
-    pub fn version(relay: &Relay) -> u16 {
+    /// The version of its message. `is_known`: a proxy knows its client.
+    pub fn version(relay: &Relay, is_known: bool) -> u16 {
         match relay {
+            _ if is_known => VERSION,
             Relay::Held(held) if held.session().is_none() => VERSION_HELD,
-            Relay::Held(_) => VERSION,
+            Relay::Held(_) => VERSION_HELD_REQUEST,
             relay if relay.has_exchange() => VERSION_RESTING,
             _ => VERSION_USUAL,
         }
@@ -348,10 +360,26 @@ impl<R> MovedConnection<R> {
         if bytes.len() > MESSAGE_BYTES_MAX {
             return Err(ImportError::TooLong(bytes.len()));
         }
-        let (version, rest) = bytes.split_first_chunk().ok_or(ImportError::Malformed)?;
-        let version = u16::from_be_bytes(*version);
+        let (version, rest) = take_version(bytes)?;
+        if version != VERSION {
+            return Self::decode_unknown((version, rest), sockets, streams);
+        }
+        let (client, message): (KnownClientV12<'_>, _) = take(rest)?;
+        let client = client.client()?.ok_or(ImportError::Malformed)?;
+        let mut detached = Self::decode_unknown(take_version(message)?, sockets, streams)?;
+        detached.info.decided.requester = Some(Arc::new(client));
+        Ok(detached)
+    }
+
+    /// The connection of a message that does not say its client.
+    fn decode_unknown(
+        (version, rest): (u16, &[u8]),
+        sockets: Vec<OwnedFd>,
+        streams: Vec<StreamRef>,
+    ) -> Result<Self, ImportError> {
         // Those between are of groups.
-        if !(1..=VERSION_RESTING).contains(&version) && !(VERSION_HELD..=VERSION).contains(&version)
+        if !(1..=VERSION_RESTING).contains(&version)
+            && !(VERSION_HELD..=VERSION_HELD_REQUEST).contains(&version)
         {
             return Err(ImportError::Version(version));
         }
@@ -476,6 +504,20 @@ pub fn has_place_for(decided: &Decided) -> bool {
 
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The version at a message's begin, and what follows it.
+fn take_version(bytes: &[u8]) -> Result<(u16, &[u8]), ImportError> {
+    let (version, rest) = bytes.split_first_chunk().ok_or(ImportError::Malformed)?;
+    Ok((u16::from_be_bytes(*version), rest))
+}
+
+/// Two messages as one, in a buffer of the whole length.
+fn join(first: &[u8], second: &[u8]) -> Zeroizing<Vec<u8>> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(first.len() + second.len()));
+    bytes.extend_from_slice(first);
+    bytes.extend_from_slice(second);
+    bytes
 }
 
 /// The next value of a message, and what follows it.

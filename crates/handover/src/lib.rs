@@ -16,8 +16,8 @@ mod rest;
 pub use detached::{DetachedClock, IMPORT_UNIX_MS, MovedConnection};
 pub use format::{
     CERTIFICATE_BYTES_MAX, ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_BYTES, VERSION_GROUP,
-    VERSION_HELD, VERSION_PART, VERSION_RESTING, VERSION_USUAL, VERSIONS_READ, has_place_for, take,
-    to_bytes,
+    VERSION_HELD, VERSION_HELD_REQUEST, VERSION_PART, VERSION_RESTING, VERSION_USUAL,
+    VERSIONS_READ, has_place_for, take, to_bytes,
 };
 pub use links::{DetachedLink, StreamRef, own};
 pub use members::{GroupMembers, decode_members, encode_members, is_group};

@@ -20,7 +20,8 @@ use eyelet_engine::departure::{
     BatchAnswer, Departing, Departure, Leaving, ParcelCounts, departures,
 };
 use eyelet_engine::moving::handover::{
-    VERSION, VERSION_GROUP, VERSION_HELD, VERSION_PART, VERSION_RESTING, VERSION_USUAL,
+    VERSION, VERSION_GROUP, VERSION_HELD, VERSION_HELD_REQUEST, VERSION_PART, VERSION_RESTING,
+    VERSION_USUAL,
 };
 use eyelet_handover::flows::VERSION_FLOWS;
 use eyelet_hold::Holds;
@@ -378,7 +379,8 @@ impl Plan {
             (VERSION_GROUP, "exchanges at rest that share upstream connections"),
             (VERSION_PART, "more such exchanges together than one message carries"),
             (VERSION_HELD, "connections that are held"),
-            (VERSION, "connections with requests that are held"),
+            (VERSION_HELD_REQUEST, "connections with requests that are held"),
+            (VERSION, "connections of clients that a proxy knows"),
         ];
         let unread = unread.into_iter().find(|(version, _)| !ready.formats.contains(version));
         if let Some((version, what)) = unread {

@@ -1,4 +1,4 @@
-//! DNS inside: a name that may be reached has a placeholder, and no other name exists. Nothing is
+//! DNS inside: a name that may be reached has a stand-in, and no other name exists. Nothing is
 //! asked outside before a name is dialled, so that questions carry nothing out.
 
 use std::collections::BTreeMap;
@@ -16,24 +16,24 @@ use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::list::AllowList;
-use crate::placeholder::Placeholders;
 use crate::programs::Programs;
 use crate::sockets::DNS;
+use crate::stand_ins::StandIns;
 
-/// Seconds for which an answer may be kept: a placeholder stays for the run.
+/// Seconds for which an answer may be kept: a stand-in stays for the run.
 const TTL_S: u32 = 300;
 /// Bytes of a question: none is longer without TCP.
 const QUESTION_BYTES_MAX: usize = 4096;
 /// Names that are remembered which were asked for and do not exist.
 const REFUSED_MAX: usize = 1024;
-/// Names whose program is remembered: as many as there are placeholders.
+/// Names whose program is remembered: as many as there are stand-ins.
 const PROGRAMS_MAX: usize = 1 << 14;
 
 /// The names of a run, which its DNS and its connections share.
 #[derive(Debug, Default)]
 pub struct ResolvedNames {
     /// Those that exist.
-    pub placeholders: Placeholders,
+    pub stand_ins: StandIns,
     /// Those that do not, and how often each was asked for.
     pub refused: BTreeMap<String, u64>,
     /// The program that asked for a name first, for each name. `None`: it was not found.
@@ -176,7 +176,7 @@ fn look_up(
         names.refuse(name);
         return (ResponseCode::NXDomain, None);
     }
-    let Some((v4, v6)) = names.placeholders.ask(name) else {
+    let Some((v4, v6)) = names.stand_ins.ask(name) else {
         return (ResponseCode::ServFail, None);
     };
     let data = match query.query_type() {

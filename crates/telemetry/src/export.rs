@@ -11,8 +11,8 @@ use thiserror::Error;
 
 use crate::evidence::{AddressEvidence, CertificateEvidence, Evidence};
 use crate::info::{
-    Alpn, ConnectionInfo, Decided, DestinationSource, NS_PER_MS, Outcome, TlsCompression,
-    UpstreamName,
+    Alpn, ConnectionInfo, Decided, DestinationSource, KnownClient, NS_PER_MS, Outcome,
+    TlsCompression, UpstreamName,
 };
 use crate::labels::Labels;
 use crate::upstream_tls::UpstreamTlsInfo;
@@ -188,6 +188,39 @@ pub struct UpstreamTlsV5<'a> {
     group: Option<&'a str>,
     alpn: Option<&'a str>,
     resumed: bool,
+}
+
+/// [`KnownClient`]. Only clients of a proxy have it, so it is no part of [`DecidedV1`].
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+pub struct KnownClientV12<'a> {
+    user: Option<&'a str>,
+    certificate: Option<&'a str>,
+    cgroup: Option<&'a str>,
+}
+
+impl<'a> KnownClientV12<'a> {
+    /// The form of what is known of a client.
+    pub fn new(client: &'a KnownClient) -> Self {
+        let KnownClient { user, certificate, cgroup } = client;
+        Self {
+            user: user.as_deref(),
+            certificate: certificate.as_deref(),
+            cgroup: cgroup.as_deref(),
+        }
+    }
+
+    /// Returns the client. `None`: nothing is known of it.
+    ///
+    /// # Errors
+    /// A text that is too long.
+    pub fn client(&self) -> Result<Option<KnownClient>, InfoFault> {
+        let client = KnownClient {
+            user: self.user.map(text).transpose()?,
+            certificate: self.certificate.map(text).transpose()?,
+            cgroup: self.cgroup.map(text).transpose()?,
+        };
+        Ok((client != KnownClient::default()).then_some(client))
+    }
 }
 
 impl<'a> UpstreamTlsV5<'a> {

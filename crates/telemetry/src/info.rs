@@ -121,7 +121,7 @@ pub struct Decided {
     pub listener: u16,
     /// The target of its CONNECT request, as `host:port`.
     pub connect: Option<Name>,
-    /// The client of a proxy, if rules know it. It stays in this process.
+    /// The client of a proxy, if rules know it.
     pub requester: Option<Arc<KnownClient>>,
     /// True if it came from this process: from one listener to another, or back to the same one.
     pub is_handed: bool,

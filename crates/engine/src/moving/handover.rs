@@ -28,8 +28,8 @@ use eyelet_table::shared_streams::shared_bytes;
 use eyelet_table::{KeptStreams, Removed, Slot, SlotState};
 
 pub use eyelet_handover::{
-    ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_GROUP, VERSION_HELD, VERSION_PART,
-    VERSION_RESTING, VERSION_USUAL, VERSIONS_READ,
+    ImportError, MESSAGE_BYTES_MAX, VERSION, VERSION_GROUP, VERSION_HELD, VERSION_HELD_REQUEST,
+    VERSION_PART, VERSION_RESTING, VERSION_USUAL, VERSIONS_READ,
 };
 pub(crate) use eyelet_handover::{
     VERSION_BYTES, decode_members, encode_members, is_group, take, to_bytes,
@@ -144,7 +144,9 @@ pub(crate) fn prepare(worker: &Rc<Worker>, key: Key) -> Result<IdleState, Stays>
     let slot = table.slot(key).ok_or(Stays::NotParked)?;
     let SlotState::Parked { info, relay } = &mut slot.state else { return Err(Stays::NotParked) };
     // Looked at first: after "passed" each search meets these connections again.
-    let version = Detached::version(relay);
+    let is_known =
+        info.decided(&worker.shared.borrow()).is_some_and(|decided| decided.requester.is_some());
+    let version = Detached::version(relay, is_known);
     if worker.moving.reads_below.get().is_some_and(|below| version >= below) {
         return Err(Stays::Version);
     }

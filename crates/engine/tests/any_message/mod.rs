@@ -19,7 +19,7 @@ use eyelet_record::{EXPORT_BYTES, Session};
 use eyelet_sys::socket::datagram;
 
 /// Messages that are read. The input changes their bytes.
-const STORED: [&str; 10] = [
+const STORED: [&str; 11] = [
     include_str!("../../../handover/src/v1/spliced.hex"),
     include_str!("../../../handover/src/v1/inspected.hex"),
     include_str!("../../../handover/src/v1/tls13.hex"),
@@ -30,6 +30,7 @@ const STORED: [&str; 10] = [
     include_str!("../../../handover/src/v6/resting.hex"),
     include_str!("../../../handover/src/v7/group.hex"),
     include_str!("../../../handover/src/v9/held.hex"),
+    include_str!("../../../handover/src/v12/known.hex"),
 ];
 
 /// The first byte says what the others are: a session, a message, parts of a group, each behind its

@@ -23,18 +23,35 @@ use eyelet_config::{
 };
 
 pub use args::ExplainArgs;
+use profile::Asked;
 
 /// Prints the verdict and the reasons. Exits with 0, or with 2 if the file, a list or a flag is
 /// wrong: also where the edge answers by what it read before.
 /// `words` are the flags as they were typed.
 pub fn explain(args: &ExplainArgs, words: &[String], out: &mut impl Write) -> ExitCode {
+    if let Some(name) = &args.profile {
+        return exit(explain_profile(args, name, out));
+    }
     let explained = match eyelet_config::load(&args.file, Depth::Files) {
         Ok(loaded) => answer(args, &loaded.config, out),
         Err(mistakes) => print_mistakes(&mistakes, out)
             .and_then(|()| by_edge::explain(args, words, &mistakes, out))
             .map(|()| false),
     };
-    // A closed output is not a mistake in the file.
+    exit(explained)
+}
+
+/// Explains what happens in a sandbox. Returns `false` if the profile or a flag is wrong.
+fn explain_profile(args: &ExplainArgs, name: &str, out: &mut impl Write) -> io::Result<bool> {
+    match profile::ask(args, name, out)? {
+        Ok(Asked::ByRules(asked)) => answer(&asked.0, &asked.1, out),
+        Ok(Asked::Answered) => Ok(true),
+        Err(mistakes) => writeln!(out, "{mistakes}").map(|()| false),
+    }
+}
+
+/// The exit status. A closed output is not a mistake in the file.
+fn exit(explained: io::Result<bool>) -> ExitCode {
     if explained.unwrap_or(true) { ExitCode::SUCCESS } else { ExitCode::from(check::MISTAKES) }
 }
 
@@ -52,6 +69,9 @@ pub fn explain_served(words: &[String], config: &Config) -> ReloadOutcome {
         Ok(question) => question.args,
         Err(error) => return ReloadOutcome::failed(error),
     };
+    if args.profile.is_some() {
+        return ReloadOutcome::failed("a profile is explained without an edge");
+    }
     if args.ask || args.quic.is_some() || args.log_line.as_deref() == Some("-") {
         return ReloadOutcome::failed(
             "--ask, --quic and --log-line - are for lists without mistakes",
@@ -481,6 +501,7 @@ mod evidence;
 mod given;
 mod guard;
 mod pcap;
+mod profile;
 mod quic;
 mod requests;
 #[cfg(test)]

@@ -8,12 +8,15 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::support::client::{Offer, handshake};
 use crate::support::edge::eyelet;
 use crate::support::pki::Kind;
 use crate::support::upstream::{dns, vacant};
+use crate::support::web::get;
 use crate::support::{
     Edge, End, Folder, Hello, Pki, SOON, Upstream, alert_of, ending, expect, need, output,
 };
+use crate::upgrade::{Scene, expect_echo};
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 const SUCCEEDED: &[u8] = b"\x05\x00\x00\x01\0\0\0\0\0\0";
@@ -210,6 +213,37 @@ fn a_reload_reads_the_users_anew() {
 }
 
 /// By the process at the other end of a Unix socket.
+/// The rules ask for the user again in the new process, where a request decides a connection anew.
+#[test]
+fn a_user_is_known_after_upgrades() {
+    let mut scene = Scene::of_users("alice", |folder| write_users(folder, &[("alice", "one")]));
+    let open = |scene: &Scene, target: &str| {
+        let mut client = scene.edge.connect();
+        client.write_all(&head(target, ALICE)).unwrap();
+        expect(&mut client, ESTABLISHED);
+        client
+    };
+    let mut spliced = open(&scene, "host.test:443");
+    expect_echo(&mut spliced, &Hello::named("host.test").bytes());
+    let config = Offer::new(&scene.pki).config();
+    let mut http = handshake(config, open(&scene, "app.test:443"), "app.test").unwrap();
+    for path in ["/before", "/after", "/again"] {
+        expect_echo(&mut spliced, path.as_bytes());
+        assert_eq!(get(&mut http, path).status, 200);
+        let line = scene.edge.line(path, |line| line["http"]["path"] == path);
+        assert_eq!(line["identity"]["proxy_user"], "alice", "{line}");
+        if path != "/again" {
+            scene.upgrade_whole();
+        }
+    }
+    drop((spliced, http));
+    for target in ["host.test:443", "app.test:443"] {
+        let is_end = |line: &Value| line["event"] == "end" && line["connect"] == target;
+        let line = scene.edge.line(target, is_end);
+        assert_eq!(line["identity"]["proxy_user"], "alice", "{line}");
+    }
+}
+
 #[test]
 fn a_process_is_known_by_its_user_and_its_cgroup() {
     let (folder, origin) = (Folder::new(), Upstream::by_hand());

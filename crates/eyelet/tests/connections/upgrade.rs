@@ -66,9 +66,27 @@ impl Scene {
     }
 
     fn started(http: Upstream, more: &str, program: impl FnOnce(&Folder) -> Command) -> Self {
+        Self::changed(http, program, |pki, tcp, http| rules(pki, tcp, http, more))
+    }
+
+    /// One whose clients name their user to a proxy, which all rules ask for.
+    pub fn of_users(user: &str, write_users: impl FnOnce(&Folder)) -> Self {
+        Self::changed(Upstream::http(), edge::eyelet, |pki, tcp, http| {
+            write_users(&pki.folder);
+            let users = format!("{LISTENER}kind = \"connect\"\nusers = \"users.txt\"\n");
+            let text = rules(pki, tcp, http, "workers = 2\n").replace(LISTENER, &users);
+            text.replace("\nsni = ", &format!("\nproxy_user = \"{user}\"\nsni = "))
+        })
+    }
+
+    fn changed(
+        http: Upstream,
+        program: impl FnOnce(&Folder) -> Command,
+        text: impl FnOnce(&Pki, SocketAddr, SocketAddr) -> String,
+    ) -> Self {
         let pki = Pki::new();
         let tcp = Upstream::echo();
-        let text = rules(&pki, tcp.address, http.address, more);
+        let text = text(&pki, tcp.address, http.address);
         let file = pki.folder.write("edge.toml", text);
         let mut command = program(&pki.folder);
         command.arg("serve").arg(&file);

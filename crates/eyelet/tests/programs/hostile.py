@@ -2,6 +2,7 @@
 if it is out, and raises or returns nothing if it is held. Prints `NAME: held ...` or `NAME: OUT ...`.
 Usage: hostile.py SETTINGS.json [TRY...]
        hostile.py SETTINGS.json --alone [TRY...]  # in a network in which it answers itself
+       hostile.py SETTINGS.json --serve           # answers so to others, until it is ended
        hostile.py SETTINGS.json --outside         # is what others reach, until its input ends"""
 import ctypes
 import errno
@@ -936,6 +937,10 @@ def main():
     tries = sys.argv[2:]
     if tries == ["--outside"]:
         return be_outside()
+    if tries == ["--serve"]:
+        serve_alone()
+        print("ready", flush=True)
+        return signal.pause()
     if tries[:1] == ["--alone"]:
         serve_alone()
         tries = tries[1:]

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::ground::{Sandbox, is_possible};
+use crate::ground::{Sandbox, is_possible, report};
 use crate::support::pki::Kind;
 use crate::support::{Pki, Talk, need, output, until};
 
@@ -74,6 +74,11 @@ impl Forge {
 
     /// Returns what a script says in a sandbox of a profile. `AT` is the forge.
     fn says(&self, profile: &str, script: &str) -> String {
+        self.says_with(profile, script, &[])
+    }
+
+    /// Returns what a script says in a sandbox of a profile with these flags.
+    fn says_with(&self, profile: &str, script: &str, flags: &[&str]) -> String {
         let at = format!("https://forge.test:{}", self.port);
         let script = format!("export HOME=$PWD; {}", script.replace("AT", &at));
         let mut sandbox = Sandbox::without_list(&self.pki.folder, &HOSTS);
@@ -81,6 +86,7 @@ impl Forge {
         for variable in ["GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "NPM_CONFIG_CAFILE"] {
             sandbox.command.env_remove(variable);
         }
+        sandbox.command.args(flags);
         let sandbox = sandbox.option("--config", "profiles.toml").option("--profile", profile);
         sandbox.script(&script).text
     }
@@ -124,7 +130,9 @@ fn git_fetches_from_one_organisation_and_pushes_nowhere() {
     );
     let ran = forge.says("reads", &push.replace("MARK", "second"));
     assert!(ran.contains("error: RPC failed; HTTP 403"), "{ran}");
-    assert!(ran.contains("refused: forge.test:") && ran.contains("no rule for"), "{ran}");
+    let said =
+        format!("refused: POST forge.test:{}/org/repo/git-receive-pack: no rule", forge.port);
+    assert!(ran.contains(&said), "{ran}");
     // The announcement is a GET, and passes. What would store the commit does not.
     assert!(forge.has_had("GET /org/repo/info/refs?service=git-receive-pack"), "{ran}");
     assert!(!forge.has_had("POST /org/repo/git-receive-pack"), "{ran}");
@@ -133,6 +141,44 @@ fn git_fetches_from_one_organisation_and_pushes_nowhere() {
     // It is the rule that refused, not the server.
     let ran = forge.says("writes", &push.replace("MARK", "third"));
     assert_eq!(forge.head_of("org"), "third", "{ran}");
+}
+
+#[test]
+fn a_refused_request_is_in_the_report_and_a_dry_run_says_that_it_would_be() {
+    if !is_possible() || !need("git") || !need("python3") || !need("curl") {
+        return;
+    }
+    let forge = Forge::new();
+    let script = "curl -s -o /dev/null -w '%{http_code} ' AT/org/repo/HEAD; \
+        curl -s -o /dev/null -w '%{http_code} ' -X PUT 'AT/other/repo?a-secret'";
+    let report = || report(forge.pki.folder.path());
+    let place = format!("forge.test:{}", forge.port);
+
+    let ran = forge.says_with("reads", script, &["--report", "report.json"]);
+    assert!(ran.starts_with("200 403 "), "{ran}");
+    let said = format!("refused: PUT {place}/other/repo: no rule for this request, once");
+    assert!(ran.contains(&said) && !ran.contains("a-secret"), "{ran}");
+    let refused = &report()["refused"][0];
+    for (field, value) in [
+        ("method", "PUT"),
+        ("path", "/other/repo"),
+        ("name", "forge.test"),
+        ("program", "curl"),
+        ("reason", "no rule for this request"),
+    ] {
+        assert_eq!(refused[field], value, "{refused}");
+    }
+    let time = refused["time"].as_str().unwrap();
+    assert!(time.ends_with('Z') && time.contains('T'), "{refused}");
+
+    let ran = forge.says_with("reads", script, &["--dry-run", "--report", "report.json"]);
+    assert!(!ran.contains("403 "), "{ran}");
+    assert!(forge.has_had("PUT /other/repo"), "{}", forge.server.said());
+    assert!(ran.contains(&format!("would be {said}")), "{ran}");
+    let report = report();
+    assert_eq!(report["refused"].as_array().map(Vec::len), Some(0), "{report}");
+    let would = report["would_be_refused"].as_array().unwrap();
+    assert_eq!((would.len(), &would[0]["path"]), (1, &"/other/repo".into()), "{report}");
 }
 
 #[test]

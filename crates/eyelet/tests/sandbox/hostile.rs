@@ -185,6 +185,18 @@ const BY_THE_LIST: &[&str] = &[
     "http_upgrade",
 ];
 
+/// Tries that get out of a sandbox whose list has an entry for them, and the entries.
+const BY_AN_ENTRY: &[(&str, &str)] = &[
+    ("tcp_public_other_port", "tcp 192.0.2.1:9"),
+    ("tcp_gateway_metadata", "tcp 169.254.169.254:80"),
+    ("dns_by_tcp", "tcp 9.9.9.9:53"),
+    ("dns_by_tls", "tcp 9.9.9.9:853"),
+    ("hello_with_zero_in_name", "tcp app.test:TLS"),
+    ("hello_with_address_as_name", "tcp app.test:TLS"),
+    ("hello_with_two_names", "tcp app.test:TLS"),
+    ("not_tls", "tcp app.test:TLS"),
+];
+
 /// Between two looks at what somebody says.
 const POLL: Duration = Duration::from_millis(5);
 /// The user of [`NOBODY`].
@@ -201,6 +213,14 @@ const BARE_GROUND: &str = "exec \"$@\" 9<inherited";
 /// Makes each address local, as it is in a sandbox.
 const ALL_LOCAL: &str = "ip link set lo up && ip route add local default dev lo && \
     { ip -6 route add local default dev lo; exec \"$@\"; }";
+
+/// A network with these addresses. There a process answers, which its first two arguments
+/// start. The others are the sandbox.
+const SERVED: &str = "ip link set lo up && \
+    for ip in 192.0.2.1 169.254.169.254 9.9.9.9; do ip addr add $ip/32 dev lo || exit; done && \
+    { \"$1\" \"$2\" settings.json --serve >served & } && \
+    until grep -q ready served; do sleep 0.05; done && \
+    shift 2 && { \"$@\"; status=$?; kill $!; exit $status; }";
 
 /// A server outside, which says "OUTSIDE" to who reaches it.
 struct Outside {
@@ -381,6 +401,37 @@ fn tries_get_out_of_a_sandbox_without_its_list() {
     let said = sandbox.run(&[&[python, "hostile.py", "settings.json"], BY_THE_LIST].concat());
     let held: Vec<_> = BY_THE_LIST.iter().filter(|name| !gets_out(&said, name)).collect();
     assert!(held.is_empty(), "{held:?} do not get out:\n{}", said.text);
+}
+
+/// The list is what holds these, too: by an entry of their own they reach another process outside,
+/// at addresses that this host does not have.
+#[test]
+fn tries_get_out_of_a_sandbox_by_an_entry_of_their_own() {
+    let Some(python) = python() else { return };
+    if !need("ip") {
+        return;
+    }
+    let pki = Pki::new();
+    let (tls, plain) = (app(&pki), Upstream::http());
+    let (tls, plain) = (tls.address.port(), plain.address.port());
+    let outside = Outside::new(pki.folder, python, (tls, plain));
+    for list in [true, false] {
+        let entry = |(_, entry): &(_, &str)| entry.replace("TLS", &tls.to_string()) + "\n";
+        let entries: String = BY_AN_ENTRY.iter().map(entry).collect();
+        let entries = if list { entries } else { format!("app.test:{tls}\napp.test:{plain}\n") };
+        outside.folder.write("allow.txt", entries);
+        let mut command = with_hosts(&outside.folder, &HOSTS, &["--mount", "--net"]);
+        command.args(["sh", "-c", SERVED, "sh", python, "hostile.py"]);
+        command.args([env!("CARGO_BIN_EXE_eyelet"), "sandbox", "--allow", "allow.txt"]);
+        command.args(["--allow-private", "127.0.0.0/8"]);
+        outside.prepare(&mut command);
+        let tries: Vec<&str> = BY_AN_ENTRY.iter().map(|(name, _)| *name).collect();
+        let said =
+            Sandbox { command }.run(&[&[python, "hostile.py", "settings.json"], &*tries].concat());
+        let wrong: Vec<_> = tries.iter().filter(|name| gets_out(&said, name) != list).collect();
+        assert!(wrong.is_empty(), "{list}: {wrong:?} differ:\n{}", said.text);
+        assert_eq!(said.text.matches(": held").count(), if list { 0 } else { tries.len() });
+    }
 }
 
 /// True if a try has got out.

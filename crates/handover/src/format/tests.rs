@@ -8,7 +8,8 @@ use eyelet_record::{EXPORT_BYTES, Role, Session, Suite};
 use eyelet_telemetry::evidence::{AddressEvidence, CertificateEvidence, Evidence};
 use eyelet_telemetry::export::{InfoFault, InfoV1};
 use eyelet_telemetry::info::{
-    Alpn, AskedBy, ConnectionInfo, Decided, NS_PER_MS, Outcome, TlsCompression, UpstreamName,
+    Alpn, AskedBy, ConnectionInfo, Decided, KnownClient, NS_PER_MS, Outcome, TlsCompression,
+    UpstreamName,
 };
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
@@ -31,7 +32,8 @@ pub(crate) fn received(detached: &Detached) -> Vec<OwnedFd> {
 
 /// The stored messages of each version, by their names. An upgrade from any release that wrote the
 /// version needs them to be read.
-const STORED: [(&str, &str); 13] = [
+const STORED: [(&str, &str); 14] = [
+    ("known", include_str!("../v12/known.hex")),
     ("held_request", include_str!("../v10/held_request.hex")),
     ("held", include_str!("../v9/held.hex")),
     ("resting", include_str!("../v6/resting.hex")),
@@ -238,6 +240,17 @@ fn held_request() -> (Decided, Relay) {
     (Decided { tls_version: Some(0x0303), ..decided() }, relay)
 }
 
+/// A held one: the kinds differ in no way.
+fn known() -> (Decided, Relay) {
+    let (decided, relay) = held();
+    let client = KnownClient {
+        user: Some("alice".into()),
+        certificate: None,
+        cgroup: Some("/machine.slice/build".into()),
+    };
+    (Decided { requester: Some(Arc::new(client)), ..decided }, relay)
+}
+
 /// The values that the files have.
 pub(crate) fn stored(name: &str) -> Detached {
     let [client, upstream] = [(); 2].map(|()| eyelet_sys::socket::pair().unwrap().0);
@@ -278,9 +291,13 @@ pub(crate) fn stored(name: &str) -> Detached {
         }
         "websocket" => websocket(flow),
         "resting" => resting(flow),
-        "held" | "held_request" => {
+        "held" | "held_request" | "known" => {
             upstream = None;
-            if name == "held" { held() } else { held_request() }
+            match name {
+                "held" => held(),
+                "known" => known(),
+                _ => held_request(),
+            }
         }
         "originated" => originated(flow),
         "agreed" => agreed(flow),
@@ -335,9 +352,11 @@ fn shown(detached: &Detached) -> String {
     let exchange = detached.exchange();
     let leaf = info.decided.client_certificate.as_deref();
     let tls = info.decided.upstream_tls.as_deref();
+    let client = info.decided.requester.as_deref();
     let info = InfoV1::new(info, IMPORT_UNIX_MS);
     format!(
-        "{info:?} {leaf:?} {tls:?} {rest:?} {upstream} {session} {flow:?} {state:?} {exchange:?}"
+        "{info:?} {client:?} {leaf:?} {tls:?} {rest:?} {upstream} {session} {flow:?} {state:?} \
+         {exchange:?}"
     )
 }
 
@@ -555,6 +574,34 @@ fn tls_towards_an_upstream_has_nothing_of_a_clients() {
     bytes[1] = 3;
     bytes.pop();
     assert_eq!(Detached::decode(&bytes, received(&value)).err(), refused);
+}
+
+/// A proxy's client may have any kind of connection, and is told in the bytes before it.
+#[test]
+fn each_kind_may_be_of_a_client_that_a_proxy_knows() {
+    for (name, _) in STORED {
+        let mut value = stored(name);
+        value.info.decided.requester = None;
+        let without = value.encode();
+        let client = KnownClient { user: Some("alice".into()), ..KnownClient::default() };
+        value.info.decided.requester = Some(Arc::new(client));
+        let with = value.encode();
+        assert_eq!(with[..2], VERSION.to_be_bytes(), "{name}");
+        assert!(with.ends_with(&without), "{name}");
+        let read = Detached::decode(&with, received(&value)).unwrap();
+        assert_eq!(shown(&read), shown(&value), "{name}");
+    }
+    let mut value = stored("tls13");
+    let decode = |bytes: &[u8]| Detached::decode(bytes, received(&stored("tls13"))).err();
+    let unknown = [&VERSION.to_be_bytes()[..], &[0, 0, 0], &value.encode()].concat();
+    assert_eq!(decode(&unknown), Some(ImportError::Malformed), "nothing is known of it");
+    let text: Box<str> = "x".repeat(70_000).into();
+    let client = KnownClient { cgroup: Some(text), ..KnownClient::default() };
+    value.info.decided.requester = Some(Arc::new(client));
+    assert_eq!(decode(&value.encode()), Some(ImportError::Info(InfoFault::TooLong)));
+    let mut twice = vec![0, 12, 1, 1, b'a', 0, 0];
+    twice.extend(from_hex(STORED[0].1));
+    assert_eq!(decode(&twice), Some(ImportError::Version(VERSION)));
 }
 
 /// The agreement is that of a connection to a `tls://` upstream, in names that are registered.

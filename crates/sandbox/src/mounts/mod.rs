@@ -75,7 +75,7 @@ const SSH: u16 = 22;
 const CGROUP_NAMESPACES: (&str, &str) = ("/proc/sys/user/max_cgroup_namespaces", "0");
 /// The resolver's configuration. Each address answers, so it is that of loopback.
 const RESOLV_CONF: (&str, &str) = ("/etc/resolv.conf", "nameserver 127.0.0.1\n");
-/// The names that need no resolver. Those of the host would lead past the placeholders.
+/// The names that need no resolver. Those of the host would lead past the stand-ins.
 const HOSTS: (&str, &str) = ("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n");
 /// The name of this host (proc(5)).
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";

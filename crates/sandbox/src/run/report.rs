@@ -7,15 +7,21 @@ use std::io::{self, BufRead};
 
 use serde_json::{Value, json};
 
-use super::serving::{HTTP, HTTPS, UNLISTED};
+use super::serving::{HTTP, HTTPS, NO_RULE, UNLISTED};
 use crate::names::ResolvedNames;
 
 /// Places and reasons that are told apart. A command that dials more has made them up.
 const PLACES_MAX: usize = 16_384;
 /// Lines of the summary for each kind.
 const LINES_MAX: usize = 20;
+/// Requests and connections that were held and are told apart: somebody decided about each.
+const HELD_MAX: usize = 1024;
+/// Bytes of a request's path that are kept. Paths that begin alike then count as one.
+const PATH_BYTES_MAX: usize = 256;
 /// The reason of a name that DNS does not have inside.
 const NOT_LISTED: &str = "not on the list";
+/// The reason why a rule on requests would refuse a request that it is asked about.
+const AMBIGUOUS: &str = "its path or its method could be read in two ways";
 
 /// A name and a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +33,32 @@ struct Place {
     /// True if a `tcp` entry let it pass.
     is_tcp: bool,
 }
+
+/// A request that was read, without its query.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct AskedRequest {
+    method: String,
+    path: String,
+}
+
+/// A refusal of a connection, or of a request that rules on requests have decided.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Refusal {
+    place: Place,
+    request: Option<AskedRequest>,
+    rule: Option<String>,
+    reason: String,
+}
+
+/// The number of times that something was refused, and the first one's time as the log has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Repeated {
+    count: u64,
+    first: String,
+}
+
+/// Refusals, each with how often it came.
+type Refusals = BTreeMap<Refusal, Repeated>;
 
 /// The connections to a place.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,11 +79,36 @@ impl fmt::Display for Place {
     }
 }
 
+impl AskedRequest {
+    /// The request of an access line.
+    fn of(line: &Value) -> Option<Self> {
+        let http = line.get("http").filter(|http| !http.is_null())?;
+        let text = |field: &str| http.get(field).and_then(Value::as_str).unwrap_or_default();
+        let path = text("path").split('?').next().unwrap_or_default();
+        let path = path.get(..path.floor_char_boundary(PATH_BYTES_MAX)).unwrap_or_default();
+        Some(Self { method: text("method").to_owned(), path: path.to_owned() })
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, request, reason, .. } = self;
+        match request {
+            Some(AskedRequest { method, path }) => write!(f, "{method} {place}{path}: {reason}"),
+            None => write!(f, "{place}: {reason}"),
+        }
+    }
+}
+
 /// A record of the connections and look-ups of a run.
 #[derive(Debug, Default)]
 pub struct RunRecord {
     reached: BTreeMap<Place, Traffic>,
-    refused: BTreeMap<(Place, String), u64>,
+    refused: Refusals,
+    /// Requests that passed, and that rules on requests would have refused.
+    would_refuse: Refusals,
+    /// Requests and connections that were held, as the report has them.
+    held: Vec<Value>,
     /// Addresses and names that were dialled.
     dialled: BTreeSet<String>,
     /// The program that asked for a name first, if it was found.
@@ -101,11 +158,10 @@ impl RunRecord {
         let text = |field: &str| line.get(field).and_then(Value::as_str);
         let number = |field: &str| line.get(field).and_then(Value::as_u64).unwrap_or(0);
         let outcome = text("outcome")?;
+        let is_request = text("event") == Some("request");
         match (text("event"), text("connect")) {
             // The end follows, or the requests have told of it.
             (Some("decided"), _) | (Some("end"), Some(_)) => return None,
-            // The end of its connection has its bytes.
-            (Some("request"), None) if !matches!(outcome, "refused" | "failed") => return None,
             _ => {}
         }
         // A request says its host and port, a client of TLS only its name.
@@ -116,24 +172,37 @@ impl RunRecord {
         let tcp = rule.strip_prefix("tcp ").and_then(|entry| entry.rsplit_once(':'));
         let name = text("sni").or(tcp.map(|(host, _)| host)).unwrap_or(host).to_owned();
         let port = port.parse().unwrap_or(0);
-        let event = json!({
-            "event": "connection", "name": name, "port": port, "outcome": outcome,
-            "reason": text("reason"), "bytes_sent": number("bytes_to_upstream"),
-            "bytes_received": number("bytes_to_client"),
-        });
         let place = Place { name, port, is_tcp: tcp.is_some() };
-        let has_room = |places: usize| places < PLACES_MAX;
+        let request = AskedRequest::of(line);
+        let (method, path) = match &request {
+            Some(AskedRequest { method, path }) => (Some(method), Some(path)),
+            None => (None, None),
+        };
+        let held = line.get("held").filter(|held| !held.is_null());
+        let mut event = json!({
+            "event": "connection", "name": place.name, "port": port, "outcome": outcome,
+            "reason": text("reason"), "bytes_sent": number("bytes_to_upstream"),
+            "bytes_received": number("bytes_to_client"), "method": method, "path": path,
+            "rule": shown_rule(rule), "time": text("time"), "held": held,
+        });
+        self.note_held(&event);
+        // The end of its connection has the bytes of a request, and the port is its own.
+        let is_of_rules = is_request && text("connect").is_none();
+        let is_refused = matches!(outcome, "refused" | "failed");
+        let request = request.filter(|_| is_of_rules);
+        if is_of_rules && !is_refused {
+            self.note_shadow(line, (place, request));
+            event["event"] = "held".into();
+            return held.is_some().then_some(event);
+        }
         if has_room(self.dialled.len()) {
             self.dialled.extend([host.to_owned(), place.name.clone()]);
         }
-        if matches!(outcome, "refused" | "failed") {
-            let key = (place, text("reason").unwrap_or("unknown").to_owned());
-            let may_add = has_room(self.refused.len());
-            match self.refused.get_mut(&key) {
-                Some(times) => *times += 1,
-                None if may_add => drop(self.refused.insert(key, 1)),
-                None => self.more += 1,
-            }
+        if is_refused {
+            let rule = shown_rule(rule).map(str::to_owned);
+            let reason = text("reason").unwrap_or("unknown").to_owned();
+            let refusal = Refusal { place, request, rule, reason };
+            self.more += u64::from(!add(&mut self.refused, refusal, text("time")));
             return Some(event);
         }
         // A place that was reached is allowed, and they are few: refusals take no room of theirs.
@@ -149,23 +218,55 @@ impl RunRecord {
         Some(event)
     }
 
-    /// Tells names that were only looked up from those that were dialled, gives placeholders their
+    /// Notes a connection or a request that somebody has decided about.
+    fn note_held(&mut self, event: &Value) {
+        let Some(held) = event["held"].as_object() else { return };
+        if self.held.len() >= HELD_MAX {
+            self.more += 1;
+            return;
+        }
+        let mut noted = serde_json::Map::from_iter(held.clone());
+        for field in ["name", "port", "method", "path", "rule", "time"] {
+            noted.insert(field.into(), event[field].clone());
+        }
+        self.held.push(noted.into());
+    }
+
+    /// Notes what rules on requests would have done with a request that passed.
+    fn note_shadow(&mut self, line: &Value, (place, request): (Place, Option<AskedRequest>)) {
+        // The first rule that takes a request would have decided it.
+        let Some(first) = line.get("shadow").and_then(|shadow| shadow.get(0)) else { return };
+        let text = |field: &str| first.get(field).and_then(Value::as_str).unwrap_or_default();
+        if text("outcome") != "refused" {
+            return;
+        }
+        let (rule, reason) = match text("rule") {
+            rule if rule.starts_with(NO_RULE) => (None, NO_RULE),
+            rule => (shown_rule(rule).map(str::to_owned), AMBIGUOUS),
+        };
+        let refusal = Refusal { place, request, rule, reason: reason.to_owned() };
+        let time = line.get("time").and_then(Value::as_str);
+        self.more += u64::from(!add(&mut self.would_refuse, refusal, time));
+    }
+
+    /// Tells names that were only looked up from those that were dialled, gives stand-ins their
     /// names, and takes the programs that asked for them.
     pub fn resolve(&mut self, names: &mut ResolvedNames) {
         for dialled in &self.dialled {
             match dialled.parse() {
-                Ok(ip) => drop(names.placeholders.dialled(ip)),
-                Err(_) => names.placeholders.note_dialled(dialled),
+                Ok(ip) => drop(names.stand_ins.dialled(ip)),
+                Err(_) => names.stand_ins.note_dialled(dialled),
             }
         }
         self.programs = std::mem::take(&mut names.programs);
         let refused = std::mem::take(&mut self.refused);
-        for ((mut place, reason), times) in refused {
-            let ip = place.name.parse().ok();
-            if let Some(name) = ip.and_then(|ip| names.placeholders.dialled(ip)) {
-                place.name = name.to_owned();
+        for (mut refusal, times) in refused {
+            let ip = refusal.place.name.parse().ok();
+            if let Some(name) = ip.and_then(|ip| names.stand_ins.dialled(ip)) {
+                refusal.place.name = name.to_owned();
             }
-            *self.refused.entry((place, reason)).or_default() += times;
+            let sum = self.refused.entry(refusal);
+            sum.and_modify(|sum| sum.join(&times)).or_insert(times);
         }
     }
 
@@ -214,16 +315,21 @@ impl RunRecord {
                 format!("would be refused: {place}, {}", times(traffic.connections))
             });
             cut(&mut lines, unlisted.collect());
+            let requests = self
+                .would_refuse
+                .iter()
+                .map(|(refusal, sum)| format!("would be refused: {refusal}, {}", times(sum.count)));
+            cut(&mut lines, requests.collect());
         }
-        let refused = self.refused.iter().map(|((place, reason), count)| {
-            format!("refused: {place}: {reason}, {}", times(*count))
-        });
+        let refused = self.refused.iter();
+        let refused =
+            refused.map(|(refusal, sum)| format!("refused: {refusal}, {}", times(sum.count)));
         cut(&mut lines, refused.collect());
         let unknown = names.refused.iter();
         let unknown = unknown
             .map(|(name, count)| format!("refused: {name}: {NOT_LISTED}, {}", times(*count)));
         cut(&mut lines, unknown.collect());
-        let undialled = names.placeholders.undialled().count();
+        let undialled = names.stand_ins.undialled().count();
         if undialled > 0 {
             lines.push(format!("names that were looked up and never dialled: {undialled}"));
         }
@@ -256,16 +362,20 @@ impl RunRecord {
                 "bytes_received": traffic.bytes_received,
             })
         });
-        let refused = self.refused.iter().map(|((Place { name, port, .. }, reason), count)| {
+        let told = |(refusal, sum): (&Refusal, &Repeated)| {
+            let Refusal { place: Place { name, port, .. }, request, rule, reason } = refusal;
             json!({
-                "name": name, "program": self.program(name), "port": port, "reason": reason,
-                "count": count,
+                "name": name, "program": self.program(name), "port": port,
+                "method": request.as_ref().map(|request| &request.method),
+                "path": request.as_ref().map(|request| &request.path),
+                "rule": rule, "reason": reason, "count": sum.count, "time": sum.first,
             })
-        });
+        };
+        let refused = self.refused.iter().map(told);
         let unknown = names.refused.iter().map(|(name, count)| {
             json!({
-                "name": name, "program": self.program(name), "port": null, "reason": NOT_LISTED,
-                "count": count,
+                "name": name, "program": self.program(name), "port": null, "method": null,
+                "path": null, "rule": null, "reason": NOT_LISTED, "count": count, "time": null,
             })
         });
         let Traffic { connections, bytes_sent, bytes_received, .. } = self.sum();
@@ -278,10 +388,45 @@ impl RunRecord {
             "bytes_received": bytes_received,
             "names": reached.collect::<Vec<_>>(),
             "refused": refused.chain(unknown).collect::<Vec<_>>(),
-            "undialled": names.placeholders.undialled().collect::<Vec<_>>(),
+            "would_be_refused": self.would_refuse.iter().map(told).collect::<Vec<_>>(),
+            "held": self.held,
+            "undialled": names.stand_ins.undialled().collect::<Vec<_>>(),
             "left_out": self.more + names.more,
         })
     }
+}
+
+impl Repeated {
+    /// Adds others. The earlier time stays: lines come as connections end. Times order as texts do.
+    fn join(&mut self, other: &Self) {
+        self.count += other.count;
+        if other.first < self.first {
+            self.first.clone_from(&other.first);
+        }
+    }
+}
+
+/// The name that the profile gives a rule, if the rule is one of its own.
+fn shown_rule(rule: &str) -> Option<&str> {
+    let own = rule.split_once(": ").map_or(rule, |(_, own)| own);
+    (!own.is_empty()).then_some(own)
+}
+
+/// True if one more may be told apart from so many.
+fn has_room(places: usize) -> bool {
+    places < PLACES_MAX
+}
+
+/// Counts a refusal at this time. False: there is no room for it.
+fn add(refusals: &mut Refusals, refusal: Refusal, time: Option<&str>) -> bool {
+    let may_add = has_room(refusals.len());
+    let once = Repeated { count: 1, first: time.unwrap_or_default().to_owned() };
+    match refusals.get_mut(&refusal) {
+        Some(sum) => sum.join(&once),
+        None if may_add => drop(refusals.insert(refusal, once)),
+        None => return false,
+    }
+    true
 }
 
 fn times(count: u64) -> String {
@@ -330,12 +475,12 @@ mod tests {
         let mut record = RunRecord::read(lines.as_bytes(), |_| ()).expect("lines");
         let mut names = ResolvedNames::default();
         for name in ["a.example", "db.example", "c.example"] {
-            names.placeholders.ask(name).expect("room");
+            names.stand_ins.ask(name).expect("room");
         }
         names.programs.insert("a.example".into(), Some("curl".into()));
         names.programs.insert("db.example".into(), None);
         record.resolve(&mut names);
-        assert_eq!(names.placeholders.undialled().collect::<Vec<_>>(), ["c.example"]);
+        assert_eq!(names.stand_ins.undialled().collect::<Vec<_>>(), ["c.example"]);
         let list = record.list();
         let entries = list.lines().filter_map(|line| line.split(" #").next());
         let entries: Vec<&str> = entries.map(str::trim).collect();
@@ -356,5 +501,97 @@ mod tests {
         assert_eq!(json["names"][0]["bytes_received"], 2);
         assert_eq!(json["names"][0]["program"], "curl");
         assert_eq!(json["refused"][1]["name"], "db.example");
+    }
+
+    #[test]
+    fn requests_are_told_with_their_rules_and_times() {
+        let line = |time: u64, request: (&str, &str), more: Value| {
+            let (method, path) = request;
+            let mut line = json!({
+                "time": format!("2026-11-28T10:00:0{time}.000Z"), "event": "request",
+                "outcome": "terminated", "rule": "allowed at 443: reads", "sni": "a.example",
+                "destination": "198.18.0.0:443", "bytes_to_client": 8, "bytes_to_upstream": 8,
+                "http": {"method": method, "path": path},
+            });
+            let fields = line.as_object_mut().expect("an object");
+            fields.extend(more.as_object().expect("an object").clone());
+            format!("{line}\n")
+        };
+        let refused = |reason: &str| json!({"outcome": "refused", "rule": null, "reason": reason});
+        let shadow = |rule: &str, outcome: &str| {
+            let none = json!({"rule": NO_RULE, "outcome": "refused"});
+            json!({"shadow": [{"rule": rule, "outcome": outcome}, none]})
+        };
+        let held = json!({"held": {"ms": 9, "verdict": "allow", "by": "terminal"}});
+        let lines = [
+            line(2, ("POST", "/org/x?secret"), refused(NO_RULE)),
+            line(1, ("POST", "/org/x"), refused(NO_RULE)),
+            line(3, ("GET", "/org/y"), refused(NO_RULE)),
+            line(4, ("PUT", "/held"), held),
+            line(5, ("GET", "/passes"), shadow("allowed at 443: reads", "terminated")),
+            line(6, ("GET", "/a/../b"), shadow("allowed at 443: reads", "refused")),
+            line(7, ("PUT", "/z"), shadow("no rule for this request, at 443", "refused")),
+        ];
+        let told = std::cell::RefCell::new(Vec::new());
+        let tell = |event: &Value| told.borrow_mut().push(event.clone());
+        let record = RunRecord::read(lines.concat().as_bytes(), tell).expect("lines");
+        let names = ResolvedNames::default();
+        let json = record.json(&names, &RunEnd { status: 0, duration_ms: 9, is_dry: true });
+        assert_eq!(
+            json["refused"][1],
+            json!({
+                "name": "a.example", "program": null, "port": 443, "method": "POST",
+                "path": "/org/x", "rule": null, "reason": NO_RULE, "count": 2,
+                "time": "2026-11-28T10:00:01.000Z",
+            })
+        );
+        assert_eq!(
+            json["held"],
+            json!([{
+                "name": "a.example", "port": 443, "method": "PUT", "path": "/held",
+                "rule": "reads", "time": "2026-11-28T10:00:04.000Z", "ms": 9, "verdict": "allow",
+                "by": "terminal",
+            }])
+        );
+        let would: Vec<_> = json["would_be_refused"].as_array().into_iter().flatten().collect();
+        assert_eq!(would.len(), 2, "{json}");
+        assert_eq!((&would[0]["path"], &would[0]["rule"]), (&"/a/../b".into(), &"reads".into()));
+        assert_eq!((&would[1]["path"], &would[1]["reason"]), (&"/z".into(), &NO_RULE.into()));
+        let said = record.summary(&names, true).join("\n");
+        for part in [
+            "connections: 0, names: 0",
+            "refused: POST a.example:443/org/x: no rule for this request, 2 times",
+            "would be refused: PUT a.example:443/z: no rule for this request, once",
+        ] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        assert!(!said.contains("secret"), "{said}");
+        let told = told.into_inner();
+        let kinds: Vec<_> = told.iter().map(|event| &event["event"]).collect();
+        assert_eq!(kinds, ["connection", "connection", "connection", "held"]);
+        assert_eq!(
+            (&told[3]["held"]["by"], &told[3]["path"]),
+            (&"terminal".into(), &"/held".into())
+        );
+    }
+
+    #[test]
+    fn what_a_command_makes_up_has_a_bound() {
+        let line = |number: usize| {
+            json!({
+                "event": "request", "outcome": "refused", "sni": "a.example", "reason": NO_RULE,
+                "destination": "198.18.0.0:443", "held": {"ms": number},
+                "http": {"method": "GET", "path": format!("/{number}/{}", "\u{e9}".repeat(500))},
+            })
+        };
+        let lines: String =
+            (0..PLACES_MAX + 3).map(|number| format!("{}\n", line(number))).collect();
+        let record = RunRecord::read(lines.as_bytes(), |_| ()).expect("lines");
+        assert_eq!((record.refused.len(), record.held.len()), (PLACES_MAX, HELD_MAX));
+        let left_out = 3 + (PLACES_MAX + 3 - HELD_MAX) as u64;
+        assert_eq!(record.more, left_out);
+        let longest = record.refused.keys().filter_map(|refusal| refusal.request.as_ref());
+        let longest = longest.map(|request| request.path.len()).max();
+        assert_eq!(longest, Some(PATH_BYTES_MAX));
     }
 }

@@ -12,8 +12,8 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::list::{AllowList, AllowedEntry, PORTS_MAX};
-use crate::placeholder::Placeholders;
 use crate::sockets::DNS;
+use crate::stand_ins::StandIns;
 
 /// The name of the configuration in messages about its mistakes.
 const ORIGIN: &str = "the sandbox, as a configuration";
@@ -32,6 +32,10 @@ const CLIENT_TIMEOUT: &str = "30s";
 const NOBODY: &str = "255.255.255.255/32";
 /// The name that leads to this host, if an entry says it.
 const LOCALHOST: &str = "localhost";
+/// The path of each request.
+const ALL_PATHS: &str = "/*";
+/// The shadow rule of requests that no rule takes.
+pub(super) const NO_RULE: &str = "no rule for this request";
 
 /// The names that a run mints certificates for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,7 @@ struct RulePart<'a> {
 }
 
 /// The places that the edge serves to the command.
+#[derive(Clone, Copy)]
 pub struct RunServing<'a> {
     /// The list of places that may be reached.
     pub list: &'a AllowList,
@@ -112,17 +117,17 @@ impl RunServing<'_> {
     }
 
     /// The checked configuration, for sockets at these addresses. Names of services that say none
-    /// themselves get their placeholders.
+    /// themselves get their stand-ins.
     ///
     /// # Errors
     /// The mistakes that the configuration has: what its caller was given is not what it checked.
     pub fn config(
         &self,
         addresses: &[SocketAddr],
-        placeholders: &mut Placeholders,
+        stand_ins: &mut StandIns,
         authority: Option<RunAuthority>,
     ) -> Result<Config, String> {
-        let text = self.text(addresses, placeholders);
+        let text = self.text(addresses, stand_ins);
         let loaded = eyelet_config::parse(Path::new(ORIGIN), &text, Depth::Run, SystemTime::now());
         let mistakes = |found: Vec<Diagnostic>| {
             found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -136,7 +141,7 @@ impl RunServing<'_> {
     }
 
     /// Writing to a String cannot fail.
-    fn text(&self, addresses: &[SocketAddr], placeholders: &mut Placeholders) -> String {
+    fn text(&self, addresses: &[SocketAddr], stand_ins: &mut StandIns) -> String {
         // It terminates nothing, so it needs no keys for tickets.
         let mut text = String::from("workers = 1\n\n[tickets]\nenabled = false\n\n");
         let _ = writeln!(text, "[limits]\nhello_timeout = \"{CLIENT_TIMEOUT}\"");
@@ -149,7 +154,7 @@ impl RunServing<'_> {
         }
         for allowed in self.list.entries() {
             if let AllowedEntry::Tcp { host, port } = allowed {
-                self.write_tcp(&mut text, (allowed, host, *port), placeholders);
+                self.write_tcp(&mut text, (allowed, host, *port), stand_ins);
             }
         }
         for port in self.ports() {
@@ -157,19 +162,11 @@ impl RunServing<'_> {
                 .map(|address| format!("\"{address}\""))
                 .collect();
             let at = at.join(", ");
+            if self.lets_all_pass {
+                self.write_shadows(&mut text, (port, &at));
+            }
             for part in self.parts(port) {
-                let _ = writeln!(text, "[[rule]]\nname = {}", quoted(&part.name));
-                if let Some(names) = &part.names {
-                    let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
-                    let _ = writeln!(text, "sni = [{}]", names.join(", "));
-                }
-                for (key, values) in ["method", "path"].into_iter().zip(part.requests) {
-                    if !values.is_empty() {
-                        let values: Vec<String> =
-                            values.iter().map(|value| quoted(value)).collect();
-                        let _ = writeln!(text, "{key} = [{}]", values.join(", "));
-                    }
-                }
+                write_matchers(&mut text, &part);
                 self.write_action(&mut text, (port, &at), part.action);
             }
             // A request without TLS waits for nobody.
@@ -191,10 +188,10 @@ impl RunServing<'_> {
         &self,
         text: &mut String,
         (allowed, host, port): (&AllowedEntry, &str, u16),
-        placeholders: &mut Placeholders,
+        stand_ins: &mut StandIns,
     ) {
         let is_meant = host == LOCALHOST || host.parse::<IpAddr>().is_ok();
-        let at: Vec<String> = inside(host, placeholders)
+        let at: Vec<String> = inside(host, stand_ins)
             .into_iter()
             .map(|ip| format!("\"{}\"", SocketAddr::new(ip, port)))
             .collect();
@@ -237,6 +234,32 @@ impl RunServing<'_> {
             text.push_str(&rule.replace("action = \"terminate\"", "action = \"hold\""));
             asked.extend(names);
         }
+    }
+
+    /// The rules on requests where all requests pass: the access lines say what they would do.
+    fn write_shadows(&self, text: &mut String, (port, listeners): (u16, &str)) {
+        let bounded = Self { lets_all_pass: false, ..*self };
+        let parts = bounded.parts(port);
+        let asks = |part: &&RulePart<'_>| !part.requests.concat().is_empty();
+        let names: BTreeSet<&String> =
+            parts.iter().filter(asks).flat_map(|part| part.names.iter().flatten()).collect();
+        if names.is_empty() {
+            return;
+        }
+        let mints = |part: &&RulePart<'_>| matches!(part.action, Some(SandboxAction::Mint { .. }));
+        for part in parts.iter().filter(mints) {
+            write_matchers(text, part);
+            text.push_str("shadow = true\n");
+            if !asks(&part) {
+                // Without it, the rule would be compared with connections.
+                let _ = writeln!(text, "path = \"{ALL_PATHS}\"");
+            }
+            self.write_action(text, (port, listeners), part.action);
+        }
+        let quotes: Vec<String> = names.into_iter().map(|name| quoted(name)).collect();
+        let _ = writeln!(text, "[[rule]]\nname = \"{NO_RULE}, at {port}\"\nshadow = true");
+        let _ = writeln!(text, "sni = [{}]\npath = \"{ALL_PATHS}\"", quotes.join(", "));
+        self.write_action(text, (port, listeners), None);
     }
 
     fn write_action(
@@ -288,9 +311,7 @@ impl RunServing<'_> {
         };
         let is_at_port = |rule: &&SandboxRule| {
             // HTTP without TLS has nothing to mint for.
-            port != HTTP
-                || rule.action == SandboxAction::Splice
-                || rule.asks_requests() && !self.lets_all_pass
+            port != HTTP || rule.action == SandboxAction::Splice || rule.asks_requests()
         };
         for rule in self.rules.iter().filter(is_at_port) {
             let name = &rule.name;
@@ -301,6 +322,11 @@ impl RunServing<'_> {
                     .flat_map(|one| listed.iter().filter_map(|of| both(one, of)))
                     .collect(),
             };
+            if port == HTTP && self.lets_all_pass && rule.action != SandboxAction::Splice {
+                // Rules on requests have no HTTP without TLS.
+                add(format!("{UNLISTED} at {port}: {name}"), Some(shared), None);
+                continue;
+            }
             add(format!("allowed at {port}: {name}"), Some(shared), Some(rule));
             if self.lets_all_pass {
                 let all = (!rule.sni.is_empty()).then(|| rule.sni.clone());
@@ -370,13 +396,25 @@ impl RunServing<'_> {
     }
 }
 
-/// The addresses that stand for a host inside: its own, or its placeholders.
-fn inside(host: &str, placeholders: &mut Placeholders) -> Vec<IpAddr> {
+/// The begin of a rule: its name and matchers, without its listeners.
+fn write_matchers(text: &mut String, part: &RulePart<'_>) {
+    let _ = writeln!(text, "[[rule]]\nname = {}", quoted(&part.name));
+    let names = part.names.as_deref().map(|names| ("sni", names));
+    let requests = ["method", "path"].into_iter().zip(part.requests);
+    let requests = requests.filter(|(_, values)| !values.is_empty());
+    for (key, values) in names.into_iter().chain(requests) {
+        let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
+        let _ = writeln!(text, "{key} = [{}]", values.join(", "));
+    }
+}
+
+/// The addresses that stand for a host inside: its own, or its stand-ins.
+fn inside(host: &str, stand_ins: &mut StandIns) -> Vec<IpAddr> {
     let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     if let Ok(ip) = host.parse() {
         return vec![ip];
     }
-    let placed = placeholders.of(host).map(|(v4, v6)| [IpAddr::V4(v4), IpAddr::V6(v6)]);
+    let placed = stand_ins.of(host).map(|(v4, v6)| [IpAddr::V4(v4), IpAddr::V6(v6)]);
     let local = if host == LOCALHOST { &local[..] } else { &[] };
     placed.into_iter().flatten().chain(local.iter().copied()).collect()
 }
@@ -535,7 +573,7 @@ mod tests {
         assert_eq!(serving(&[], true).minted(), MintedNames::Nothing);
         for serving in [serving(&all, true), serving(&all, false), learning, listed] {
             let addresses = [443, 80, 8443].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
-            serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
+            serving.config(&addresses, &mut StandIns::default(), None).unwrap();
         }
     }
     #[test]
@@ -555,7 +593,7 @@ mod tests {
             log: Path::new("/dev/null"),
         };
         let addresses = [443, 80].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
-        let config = serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
+        let config = serving.config(&addresses, &mut StandIns::default(), None).unwrap();
         let held = config.rules.iter().filter(|rule| rule.action.hold().is_some());
         let held: Vec<&str> = held.map(|rule| rule.name).collect();
         assert_eq!(held, ["asked at 443, allowed at 443: reads", "asked at 443"]);
@@ -594,12 +632,30 @@ mod tests {
                 "allowed at 80: *.a.example a.example b.example"
             ]
         );
+        assert_eq!(
+            said(&serving(&asking, true), 80)[..2],
+            [
+                "not on the list at 80: reads: pin.a.example",
+                "allowed at 80: *.a.example a.example b.example"
+            ]
+        );
         assert!(
             serving(&asking, true).parts(443).iter().all(|part| part.requests.concat().is_empty())
         );
         let addresses = [443, 80].map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+        let text = serving(&asking, true).text(&addresses, &mut StandIns::default());
+        let shadows = text.split("[[rule]]\n").filter(|rule| rule.contains("shadow = true"));
+        let shadows: Vec<_> = shadows.filter_map(|rule| rule.lines().next()).collect();
+        assert_eq!(
+            shadows,
+            [
+                "name = \"allowed at 443: reads\"",
+                "name = \"allowed at 443: posts\"",
+                "name = \"no rule for this request, at 443\"",
+            ]
+        );
         for serving in [serving(&asking, false), serving(&asking, true)] {
-            serving.config(&addresses, &mut Placeholders::default(), None).unwrap();
+            serving.config(&addresses, &mut StandIns::default(), None).unwrap();
         }
     }
 }

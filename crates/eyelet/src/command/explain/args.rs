@@ -15,6 +15,7 @@ Examples:
   eyelet explain edge.toml --sni app.example --alpn h2
   eyelet explain edge.toml --connect packages.example:443      the hello has the same name
   eyelet explain edge.toml --sni bank.example --destination 192.0.2.7:443 --ask
+  eyelet explain agent.toml --profile agent --sni forge.example --method POST --path /org/x
   eyelet explain edge.toml --quic first.pcap                   the hello in QUIC's datagrams
   tail -n 1 access.log | eyelet explain edge.toml --log-line -
 
@@ -26,6 +27,11 @@ Exit status: 0, whatever the verdict is; 2 if FILE has mistakes or a flag is wro
 pub struct ExplainArgs {
     /// The configuration
     pub file: PathBuf,
+    /// A profile of FILE, for a command in a sandbox; the command dials the name of --sni at port
+    /// 443, or HOST:PORT of --connect
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["listener", "log_line", "quic", "client",
+        "proxy_user", "client_cert", "peer_uid", "peer_cgroup"])]
+    pub profile: Option<String>,
     /// The name in the hello; by default the host of --connect, else a hello without a name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["no_sni", "sni_malformed"])]
     pub sni: Option<String>,

@@ -515,3 +515,59 @@ fn datagrams_of_quic() {
 
 /// The message about a file that has no datagrams.
 const NEITHER: &str = "neither a capture (pcap) nor datagrams in hex, with an empty line between";
+
+/// A command in a sandbox is explained by the very rules that would serve it.
+#[test]
+fn a_profile_of_a_sandbox() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agent.toml");
+    let profile = "[sandbox.agent]\nallow = [\"forge.example\", \".mirror.example:8443\", \
+        \"tcp db.example:5432\"]\n\
+        [[sandbox.agent.rule]]\nname = \"look\"\nsni = \"forge.example\"\naction = \"terminate\"\n\
+        certificate = \"mint\"\nmethod = \"GET\"\npath = \"/org/*\"\n\
+        [sandbox.dry]\ndry_run = true\nallow = \"a.example\"\n";
+    std::fs::write(&file, profile).unwrap();
+    let ask = "--profile agent --sni forge.example";
+    for (flags, parts) in [
+        (&*format!("{ask} --path /org/a"), &["request: GET /org/a passes by rule"][..]),
+        (
+            &*format!("{ask} --method POST --path /org/a"),
+            &[
+                "action:  terminate for destination",
+                "request: POST /org/a gets 403 by no rule: no rule for this request",
+                "\"allowed at 443: look\": method = \"GET\" does not hold",
+            ],
+        ),
+        ("--profile agent --connect a.mirror.example:8443", &["splice to a.mirror.example:8443"]),
+        // A false name in the hello gains nothing.
+        (
+            "--profile agent --connect a.mirror.example:8443 --sni evil.example",
+            &["rule:    none matches", "action:  refuse"],
+        ),
+        ("--profile agent --connect db.example:5432", &["tcp db.example:5432", "splice to db."]),
+        ("--profile agent --connect db.example:22", &["the kernel refuses 22: no entry"]),
+        (
+            "--profile agent --sni evil.example",
+            &["dns:     evil.example does not exist inside", "action:  refuse"],
+        ),
+        ("--profile agent --connect 192.0.2.1:443", &["rule:    none matches"]),
+        (&*format!("{ask} --transport quic"), &["the kernel refuses QUIC at 443"]),
+        ("--profile dry --sni evil.example", &["\"not on the list at 443\"", "splice to evil."]),
+    ] {
+        let (out, code) = run(&file, flags);
+        let missing = parts.iter().find(|part| !out.contains(**part));
+        assert_eq!((missing, code), (None, ExitCode::SUCCESS), "{flags}: {out}");
+    }
+    for (flags, mistake) in [
+        ("--profile agent", "--profile needs what the command dials"),
+        ("--profile other --sni a.example", "no profile [sandbox.other] here; the file has: agent"),
+    ] {
+        let (out, code) = run(&file, flags);
+        assert!(out.contains(mistake), "{flags}: {out}");
+        assert_eq!(code, ExitCode::from(check::MISTAKES));
+    }
+    std::fs::write(&file, "[sandbox.agent]\nallow = \"https://a.example/\"\n").unwrap();
+    let (out, code) = run(&file, "--profile agent --sni a.example");
+    assert!(out.contains("this is a URL; expected the name alone: `a.example`"), "{out}");
+    assert_eq!(code, ExitCode::from(check::MISTAKES));
+}

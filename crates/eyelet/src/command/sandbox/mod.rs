@@ -195,7 +195,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let mut names = ResolvedNames::default();
     let (addresses, mut sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
     sockets.extend(quic);
-    let mut config = serving.config(&addresses, &mut names.placeholders, trust.authority)?;
+    let mut config = serving.config(&addresses, &mut names.stand_ins, trust.authority)?;
     (config.dns, config.secrets) = (profile.dns, read_once(profile.secrets));
     let existing = existing(&list, lets_all_pass || asks);
     let names = Arc::new(Mutex::new(names));

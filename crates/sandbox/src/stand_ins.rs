@@ -13,7 +13,7 @@ const PREFIX_V6: u128 = 0xfd65_7965_6c65_7400 << 64;
 
 /// The names of a run.
 #[derive(Debug, Default)]
-pub struct Placeholders {
+pub struct StandIns {
     names: Vec<Placed>,
     by_name: HashMap<Box<str>, u32>,
 }
@@ -25,7 +25,7 @@ struct Placed {
     is_dialled: bool,
 }
 
-impl Placeholders {
+impl StandIns {
     /// The addresses of a name. `None`: there are no more.
     pub fn of(&mut self, name: &str) -> Option<(Ipv4Addr, Ipv6Addr)> {
         let at = match self.by_name.get(name) {
@@ -86,26 +86,26 @@ mod tests {
 
     #[test]
     fn a_name_keeps_its_addresses_and_they_lead_back() {
-        let mut placeholders = Placeholders::default();
-        let first = placeholders.of("a.example").expect("room");
-        let second = placeholders.of("b.example").expect("room");
+        let mut stand_ins = StandIns::default();
+        let first = stand_ins.of("a.example").expect("room");
+        let second = stand_ins.of("b.example").expect("room");
         assert_eq!(first.0, Ipv4Addr::new(198, 18, 0, 0));
         assert_eq!(second.1.to_string(), "fd65:7965:6c65:7400::c612:1");
-        assert_eq!(placeholders.of("a.example"), Some(first));
-        assert_eq!(placeholders.dialled(second.1.into()), Some("b.example"));
-        assert_eq!(placeholders.undialled().count(), 0, "nobody has asked");
-        assert_eq!(placeholders.ask("a.example"), Some(first));
-        assert_eq!(placeholders.ask("b.example"), Some(second));
-        assert_eq!(placeholders.undialled().collect::<Vec<_>>(), ["a.example"]);
+        assert_eq!(stand_ins.of("a.example"), Some(first));
+        assert_eq!(stand_ins.dialled(second.1.into()), Some("b.example"));
+        assert_eq!(stand_ins.undialled().count(), 0, "nobody has asked");
+        assert_eq!(stand_ins.ask("a.example"), Some(first));
+        assert_eq!(stand_ins.ask("b.example"), Some(second));
+        assert_eq!(stand_ins.undialled().collect::<Vec<_>>(), ["a.example"]);
         for ip in ["198.18.0.2", "198.17.255.255", "::", "fd65:7965:6c65:7401::c612:0"] {
-            assert_eq!(placeholders.dialled(ip.parse().expect(ip)), None, "{ip}");
+            assert_eq!(stand_ins.dialled(ip.parse().expect(ip)), None, "{ip}");
         }
     }
 
     #[test]
     fn there_is_a_last_one() {
-        let mut placeholders = Placeholders::default();
-        let placed = (0..=NAMES_MAX).filter(|n| placeholders.of(&format!("n{n}")).is_some());
+        let mut stand_ins = StandIns::default();
+        let placed = (0..=NAMES_MAX).filter(|n| stand_ins.of(&format!("n{n}")).is_some());
         assert_eq!(placed.count(), NAMES_MAX as usize);
     }
 }
