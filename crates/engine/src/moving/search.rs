@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(told.0.load(Relaxed), 2 * ALL);
     }
 
-    /// Who always moves bytes gets a second in ten to move, as long as the process lingers.
+    /// A connection that always moves bytes gets a second in ten to move, as long as it lingers.
     #[test]
     fn a_retired_worker_has_active_connections_rest_again() {
         let worker = worker();
