@@ -281,14 +281,19 @@ pub(crate) fn stored(name: &str) -> Detached {
             flow.hold_partial(&[23, 3, 3, 1, 0, 9, 9]);
             (decided(), Relay::Terminate(Terminated { session, flow }))
         }
+        "http2" | "cleartext" => {
+            upstream = None;
+            if name == "http2" { http2(flow) } else { cleartext(flow) }
+        }
+        "certified" => {
+            upstream = None;
+            certified(flow)
+        }
         "websocket" => websocket(flow),
         "resting" => resting(flow),
-        "http2" | "cleartext" | "certified" | "held" | "held_request" | "known" => {
+        "held" | "held_request" | "known" => {
             upstream = None;
             match name {
-                "http2" => http2(flow),
-                "cleartext" => cleartext(flow),
-                "certified" => certified(flow),
                 "held" => held(),
                 "known" => known(),
                 _ => held_request(),
