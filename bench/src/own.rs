@@ -10,6 +10,7 @@ pub mod listen;
 mod origin;
 mod proxies;
 mod sites;
+mod storm;
 
 use std::ffi::OsString;
 use std::io;
@@ -58,6 +59,8 @@ pub enum Own {
     FloorSplice { address: SocketAddr, upstreams: Vec<SocketAddr> },
     /// One of the client processes of `million`
     Crowd(crowd::Crowd),
+    /// One of the client processes of `storm`
+    StormClients(storm::StormClients),
 }
 
 /// Runs one of them until it is killed.
@@ -93,6 +96,7 @@ pub fn serve(own: Own) -> io::Result<()> {
                 proxies::terminate(address, proxies::acceptor(&certificate, &key)?, upstream).await
             }
             Own::RustSplice { address, upstreams } => proxies::splice(address, &upstreams).await,
+            Own::StormClients(clients) => storm::serve(&clients).await,
             Own::Launch { .. } | Own::FloorSplice { .. } | Own::Crowd(_) => Ok(()),
         }
     })

@@ -47,7 +47,12 @@ struct Meter {
 
 impl Meter {
     fn start(child: &Child) -> Self {
-        let family = child.family();
+        Self::over([child])
+    }
+
+    /// A meter of several servers.
+    fn over<'c>(children: impl IntoIterator<Item = &'c Child>) -> Self {
+        let family: Vec<u32> = children.into_iter().flat_map(Child::family).collect();
         Self { cpu: procfs::Cpu::of(&family), family, began: Instant::now() }
     }
 

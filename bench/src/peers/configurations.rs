@@ -134,6 +134,7 @@ impl ConfigurationPlan<'_> {
 
     fn nginx_http(&self) -> String {
         let (tls, address, upstream) = (self.nginx_tls(), self.address, self.upstreams[0]);
+        let shared = if self.shared { " reuseport" } else { "" };
         let places = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
         let places = places.map(|place| format!("{place}_temp_path nginx-temporary;\n")).concat();
         format!(
@@ -142,7 +143,8 @@ impl ConfigurationPlan<'_> {
              map $http_upgrade $switch {{ default upgrade; \"\" \"\"; }}\n\
              upstream backend {{ server {upstream}; keepalive 64; \
              keepalive_requests 100000000; keepalive_timeout 1h; }}\n\
-             server {{\nlisten {address} ssl http2 backlog={BACKLOG};\nclient_max_body_size 0;\n\
+             server {{\nlisten {address} ssl http2 backlog={BACKLOG}{shared};\n\
+             client_max_body_size 0;\n\
              location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
              proxy_set_header Upgrade $http_upgrade; \
              proxy_set_header Connection $switch; proxy_read_timeout 1h; \

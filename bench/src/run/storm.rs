@@ -3,27 +3,21 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
-use rustls::ClientConfig;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio_rustls::client::TlsStream;
 
-use super::{Findings, Meter, Tally, in_time, started};
+use super::post::{Post, number};
+use super::{Findings, Meter};
 use crate::board::{Board, Column, Sample, quantile};
 use crate::child;
-use crate::client::{self, tls};
 use crate::lab::{Lab, Server};
 use crate::peers::{self, Row, ServerKind, ServerMode};
 
 /// A reconnect storm: clients that come again until they are in.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Clients; at most what the descriptors of this process allow
+    /// Clients. Each server has a process for 9,000 of them, and all of its processes share a port
     #[arg(long, default_value_t = 50_000)]
     clients: usize,
     /// Seconds after which a client gives up
@@ -35,121 +29,79 @@ pub struct Options {
 pub async fn run(lab: &Lab, against: &[String], options: &Options) -> io::Result<Findings> {
     let rows = peers::choose(&ROWS, against, lab)?;
     let backend = lab.start_backend()?;
-    // A client has one descriptor, and the server has one for it.
-    let most = child::descriptors_max().saturating_sub(DESCRIPTORS_KEPT);
-    let clients = options.clients.min(most).min(SERVERS_MAX);
-    let title = format!("Storm: {clients} clients at once, each comes again until it is in");
+    let (clients, count) = (options.clients, options.clients.div_ceil(PROCESS_CLIENTS_MAX));
+    let title = format!(
+        "Storm: {clients} clients at once, each comes again until it is in; processes of each \
+         server: {count}"
+    );
     let mut board = Board::new(title, &COLUMNS);
     for row in &rows {
-        let server = peers::start(lab, row, &[backend.address]);
-        let Some(server) = started(server, row) else { continue };
-        board.add(row.label, measure(&server, clients, options).await);
-        drop(server);
+        match start(lab, row, backend.address, count) {
+            Ok(servers) => board.add(row.label, measure(lab, &servers, options)?),
+            Err(why) => eprintln!("{} is left out: {why}", row.label),
+        }
         tokio::time::sleep(AFTERMATH).await;
     }
-    let notes = match clients < options.clients {
-        true => vec![format!("descriptors allow {clients} clients, not {}", options.clients)],
-        false => Vec::new(),
-    };
-    Ok(Findings { boards: vec![board], notes })
+    Ok(Findings { boards: vec![board], notes: Vec::new() })
 }
 
-/// The state that the clients of a storm share.
-struct Storm {
-    target: SocketAddr,
-    config: Arc<ClientConfig>,
-    request: Vec<u8>,
-    began: Instant,
-    end: Instant,
-    admitted: AtomicUsize,
-    refusals: AtomicU64,
-    /// The time at which the last client came in, in microseconds.
-    last_us: AtomicU64,
+/// Starts so many processes of a server, which share a port. A limit of handshakes is for all.
+fn start(lab: &Lab, row: &Row, backend: SocketAddr, count: usize) -> io::Result<Vec<Server>> {
+    let address = lab.free_address()?;
+    let share = |rate: u32| rate.div_ceil(u32::try_from(count).unwrap_or(u32::MAX));
+    let row = Row { handshakes: row.handshakes.map(share), ..*row };
+    let start = |_| peers::start_at(lab, &row, &[backend], address, count > 1);
+    let mut servers: Vec<Server> = (0..count).map(start).collect::<io::Result<_>>()?;
+    std::thread::sleep(START_WAIT);
+    // The address answers while one of them runs.
+    match servers.iter_mut().find_map(|server| server.child.ended()) {
+        Some(words) => Err(io::Error::other(format!("a process ended: {words}"))),
+        None => Ok(servers),
+    }
 }
 
-async fn measure(server: &Server, clients: usize, options: &Options) -> Sample {
-    let meter = Meter::start(&server.child);
-    let began = Instant::now();
-    let storm = Arc::new(Storm {
-        target: server.address,
-        config: tls::config(tls::HandshakeOptions::default()),
-        request: client::request("/", false),
-        began,
-        end: began + Duration::from_secs(options.patience),
-        admitted: AtomicUsize::new(0),
-        refusals: AtomicU64::new(0),
-        last_us: AtomicU64::new(0),
-    });
-    let (over, all_in) = watch::channel(false);
-    let mut tasks = JoinSet::new();
-    for i in 0..clients {
-        let (storm, mut all_in) = (storm.clone(), all_in.clone());
-        tasks.spawn(async move {
-            let (tally, stream) = storm.visit(i).await;
-            // Who is in stays.
-            let _ = all_in.wait_for(|is_over| *is_over).await;
-            drop(stream);
-            tally
-        });
+fn measure(lab: &Lab, servers: &[Server], options: &Options) -> io::Result<Sample> {
+    let [server, ..] = servers else { return Err(io::Error::other("no clients")) };
+    let clients = options.clients;
+    // A client has one descriptor.
+    let share = child::descriptors_max().saturating_sub(DESCRIPTORS_KEPT).clamp(1, clients);
+    let mut posts = Vec::new();
+    for first in (0..clients).step_by(share) {
+        let numbers = [share.min(clients - first), first].map(|number| number.to_string());
+        let [target, patience] = [server.address.to_string(), options.patience.to_string()];
+        let [count, first] = numbers;
+        let words = ["storm-clients".to_owned(), target, count, first, patience];
+        posts.push(Post::new(lab.start_client(&words)?)?);
     }
-    let is_over =
-        || storm.admitted.load(Ordering::Relaxed) == clients || Instant::now() > storm.end;
-    while !is_over() {
-        tokio::time::sleep(LOOK).await;
+    let meter = Meter::over(servers.iter().map(|server| &server.child));
+    for post in &mut posts {
+        post.order("go")?;
     }
-    // A last try may be under way.
-    tokio::time::sleep(if Instant::now() > storm.end { GRACE } else { Duration::ZERO }).await;
+    let (mut sample, mut micros) = (Sample::default(), Vec::new());
+    let (mut last, mut refusals) = (0, 0);
+    for post in &mut posts {
+        let words = post.answer()?;
+        last = last.max(number(&words, 2));
+        refusals += number(&words, 3);
+        let failed: usize = number(&words, 4);
+        sample.errors += failed as u64;
+        if failed > 0 && sample.first_error.is_none() {
+            sample.first_error = words.get(5).cloned();
+        }
+        let times = post.answer()?;
+        micros.extend(times.iter().skip(1).filter_map(|word| word.parse::<f64>().ok()));
+    }
     let (cpu_us, _) = meter.read();
-    let _ = over.send(true);
-    let tally = Tally::gather(tasks).await;
-    let admitted = tally.micros.len().max(1) as f64;
-    let figures = vec![
-        ("all_in_s", storm.last_us.load(Ordering::Relaxed) as f64 / 1e6),
-        ("p50_ms", quantile(&tally.micros, 0.5) / 1e3),
-        ("p99_ms", quantile(&tally.micros, 0.99) / 1e3),
-        ("refusals", storm.refusals.load(Ordering::Relaxed) as f64 / admitted),
+    micros.sort_by(f64::total_cmp);
+    let admitted = micros.len().max(1) as f64;
+    sample.figures = vec![
+        ("all_in_s", last as f64 / 1e6),
+        ("p50_ms", quantile(&micros, 0.5) / 1e3),
+        ("p99_ms", quantile(&micros, 0.99) / 1e3),
+        ("refusals", refusals as f64 / admitted),
         ("cpu_us", cpu_us / admitted),
     ];
-    Sample { figures, errors: tally.errors, first_error: tally.first_error }
-}
-
-impl Storm {
-    /// Comes again until it is in, or gives up.
-    async fn visit(&self, i: usize) -> (Tally, Option<TlsStream<tokio::net::TcpStream>>) {
-        let mut tally = Tally::default();
-        for attempt in 0_u32.. {
-            let began = Instant::now();
-            match in_time(self.enter(i)).await {
-                Ok(stream) => {
-                    tally.done(began);
-                    self.admitted.fetch_add(1, Ordering::Relaxed);
-                    let since = self.began.elapsed().as_micros() as u64;
-                    self.last_us.fetch_max(since, Ordering::Relaxed);
-                    return (tally, Some(stream));
-                }
-                Err(error) if Instant::now() > self.end => {
-                    tally.failed(&error);
-                    break;
-                }
-                Err(_) => _ = self.refusals.fetch_add(1, Ordering::Relaxed),
-            }
-            tokio::time::sleep(pause(i, attempt)).await;
-        }
-        (tally, None)
-    }
-
-    async fn enter(&self, i: usize) -> io::Result<TlsStream<tokio::net::TcpStream>> {
-        let mut stream = tls::open(&self.config, self.target, i, 1).await?;
-        client::exchange(&mut stream, &self.request, &mut [0; 1024]).await?;
-        Ok(stream)
-    }
-}
-
-/// The wait before the next attempt: twice as long each time, and a random part of a half.
-fn pause(i: usize, attempt: u32) -> Duration {
-    let mixed = (i as u64 ^ u64::from(attempt) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    let part = 0.5 + mixed as f64 / f64::from(u32::MAX);
-    PAUSE.saturating_mul(1 << attempt.min(PAUSE_DOUBLINGS)).mul_f64(part)
+    Ok(sample)
 }
 
 const ROWS: [Row; 4] = [
@@ -169,12 +121,9 @@ const COLUMNS: [Column; 5] = [
 
 /// Handshakes a second of the limited row: fewer than a core makes.
 const RATE: u32 = 1_000;
-/// Connections that the configurations of all servers allow.
-const SERVERS_MAX: usize = 9_000;
+/// Clients of a process. The configurations of all servers allow some hundreds more, as the kernel
+/// spreads connections by hash and unevenly.
+const PROCESS_CLIENTS_MAX: usize = 9_000;
 const DESCRIPTORS_KEPT: usize = 256;
-const PAUSE: Duration = Duration::from_millis(250);
-const PAUSE_DOUBLINGS: u32 = 5;
-const LOOK: Duration = Duration::from_millis(20);
-/// Longer than an attempt takes.
-const GRACE: Duration = Duration::from_secs(11);
+const START_WAIT: Duration = Duration::from_secs(1);
 const AFTERMATH: Duration = Duration::from_millis(500);
