@@ -241,8 +241,13 @@ fn lists_of_other_kinds_are_refused_by_name() {
 fn with_extension(list: &[u8], id: &[u8], value: &[u8]) -> Vec<u8> {
     let tagged = |tag: u8, parts: &[&[u8]]| {
         let value = parts.concat();
-        let length = u16::try_from(value.len()).unwrap().to_be_bytes();
-        [&[tag, 0x82][..], &length, &value].concat()
+        let [high, low] = u16::try_from(value.len()).unwrap().to_be_bytes();
+        let head = match (high, low) {
+            (0, ..=0x7f) => vec![tag, low],
+            (0, _) => vec![tag, 0x81, low],
+            _ => vec![tag, 0x82, high, low],
+        };
+        [head, value].concat()
     };
     let mut fields = Der(Der(list).take(SEQUENCE).unwrap().value);
     let mut signed = Der(fields.take(SEQUENCE).unwrap().value);
