@@ -14,7 +14,7 @@ use eyelet_sys::socket;
 use rustls::{ClientConnection, Error};
 use rustls_pki_types::ServerName;
 
-use eyelet_config::Action;
+use eyelet_config::{Action, Terminate};
 use eyelet_edge::path::handshake::{self, Handshaken};
 use eyelet_edge::snapshot::edge::Edge;
 use eyelet_engine::ready::{CLIENT, READ, Ready, UPSTREAM};
@@ -32,7 +32,8 @@ const WORD: &[u8] = b"hello";
 /// client does not.
 pub fn warm_up(edge: &Edge) {
     let rules = &edge.snapshot.config.rules;
-    let open = |action: &Action| matches!(action, Action::Terminate(t) if t.client_ca.is_none());
+    let is_open = |t: &Terminate| t.client_ca.is_none() && t.client_spiffe.is_empty();
+    let open = |action: &Action| matches!(action, Action::Terminate(t) if is_open(t));
     let Some(rule) = rules.iter().position(|rule| open(rule.action)) else { return };
     let warmed_up = shake(edge, rule as u32).and_then(|(done, client)| {
         let buffers = &mut *edge.engine.buffers.borrow_mut();

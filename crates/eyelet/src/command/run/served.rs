@@ -49,7 +49,8 @@ pub(super) struct OwnEdge {
     memory: Memory,
     /// Looks for applications that run already.
     lookout: Option<Lookout>,
-    /// Lines about failed requests that wait to be printed.
+    /// Lines about failed requests that wait to be printed: one for each name, and no new ones
+    /// before these are.
     failed: VecDeque<String>,
     tick: Interval,
 }
@@ -218,6 +219,9 @@ impl Served {
 impl OwnEdge {
     /// Has the requests that failed printed, and the scheme of their upstream looked at.
     fn note_failed(&mut self) {
+        if !self.failed.is_empty() {
+            return;
+        }
         for failures in failed::take() {
             if let Some(lookout) = &self.lookout {
                 lookout.alarms.note(&failures.name);
