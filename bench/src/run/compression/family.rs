@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::edge::{CODINGS, EVERY_CODING, EdgeProcess, SMALL, available, column};
-use super::material::{self, Files};
+use super::material::{self, ServedFiles};
 use super::web::{self, WebClient};
 use crate::board::{Board, Sample};
 use crate::lab::Lab;
@@ -30,7 +30,7 @@ async fn family(
     lab: &Lab,
     what: &str,
     prefix: &str,
-    served: Files,
+    served: ServedFiles,
 ) -> io::Result<(Board, Vec<String>)> {
     let served = Arc::new(served);
     let edge = EdgeProcess::start(lab, web::serve(Arc::clone(&served)).await?, SMALL)?;

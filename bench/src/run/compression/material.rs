@@ -12,17 +12,17 @@ use serde_json::Value;
 use crate::child::of;
 
 /// Bodies by path.
-pub type Files = BTreeMap<String, Vec<u8>>;
+pub type ServedFiles = BTreeMap<String, Vec<u8>>;
 
 /// Two versions of each of some bundles.
 pub struct Bundles {
     pub names: Vec<&'static str>,
     /// Each at `/bundles/NAME.N`, and at `/plain/NAME.N`, for which there is no dictionary.
-    pub served: Files,
+    pub served: ServedFiles,
 }
 
 pub fn bundles(folder: &Path) -> io::Result<Bundles> {
-    let mut served = Files::new();
+    let mut served = ServedFiles::new();
     for (name, package, versions, path) in BUNDLES {
         for (n, version) in versions.iter().enumerate() {
             let body = fs::read(fetch(folder, package, version)?.join(path))?;
@@ -35,7 +35,7 @@ pub fn bundles(folder: &Path) -> io::Result<Bundles> {
 
 /// Records of a real data set, one a response: `2 * count` at `/api/N`, in another order than the
 /// data's.
-pub fn answers(folder: &Path, count: usize) -> io::Result<Files> {
+pub fn answers(folder: &Path, count: usize) -> io::Result<ServedFiles> {
     let file = fetch(folder, RECORDS.0, RECORDS.1)?.join("data.json");
     let data: Value = serde_json::from_slice(&fs::read(file)?)?;
     let mut records = Vec::new();
@@ -68,7 +68,7 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 /// The pages of a folder, in another order than that of their names.
-pub fn pages(folder: &Path) -> io::Result<Files> {
+pub fn pages(folder: &Path) -> io::Result<ServedFiles> {
     let mut pages: Vec<Vec<u8>> = Vec::new();
     for path in files_in(folder)? {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -83,8 +83,8 @@ pub fn pages(folder: &Path) -> io::Result<Files> {
 }
 
 /// The files of a tree, without empty ones.
-pub fn tree(root: &Path) -> io::Result<Files> {
-    let mut files = Files::new();
+pub fn tree(root: &Path) -> io::Result<ServedFiles> {
+    let mut files = ServedFiles::new();
     for path in files_in(root)? {
         let body = fs::read(path)?;
         if !body.is_empty() {

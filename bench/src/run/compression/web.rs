@@ -9,12 +9,12 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 
-use super::material::Files;
+use super::material::ServedFiles;
 use crate::client::tls::{self, HandshakeOptions};
 use crate::lab::host_name;
 
 /// Serves files until the program ends. Returns its address.
-pub async fn serve(files: Arc<Files>) -> io::Result<SocketAddr> {
+pub async fn serve(files: Arc<ServedFiles>) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
@@ -26,7 +26,7 @@ pub async fn serve(files: Arc<Files>) -> io::Result<SocketAddr> {
     Ok(address)
 }
 
-async fn converse(stream: TcpStream, files: &Files) -> io::Result<()> {
+async fn converse(stream: TcpStream, files: &ServedFiles) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     loop {
         let head = head(&mut stream).await?;

@@ -360,8 +360,9 @@ impl Grpc {
         assert_eq!((resting, kind("serving", "grpc")), ([count, 0, 0, 0], 0));
     }
 
-    /// Ends all of its nine streams. So many of them are complete.
-    pub fn end(mut self, complete: usize) {
+    /// Ends all of its nine streams. So many of them are complete. Whoever has upgraded the edge
+    /// ends the later processes before the scene: they have the pipes of the first one.
+    pub fn end(mut self, complete: usize) -> Scene {
         self.service.say("end\n");
         self.client.say("over\n");
         self.client.hear("over done\n");
@@ -371,6 +372,7 @@ impl Grpc {
         let lines = lines(&self.scene, 9);
         let found = lines.iter().filter(|line| line["reason"] == "complete").count();
         assert_eq!(found, complete, "{lines:#?}");
+        self.scene
     }
 }
 
@@ -406,7 +408,7 @@ fn grpc_streams_rest_and_lose_nothing() {
     grpc.client.say("hear three\n");
     until("the last", || (grpc.client.said().matches("hear done").count() == 3).then_some(()));
     grpc.rest();
-    grpc.end(8);
+    drop(grpc.end(8));
 }
 
 /// A call counts as gRPC while its upstream has not even greeted.

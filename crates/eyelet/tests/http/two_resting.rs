@@ -407,7 +407,7 @@ fn a_reload_finds_streams_at_rest() {
 /// A drain ends a WebSocket by close frames and an event stream between two events.
 #[test]
 fn a_drain_ends_streams_at_rest_properly() {
-    let scene = Scene::new("[limits]\ndrain_timeout = \"30s\"\n");
+    let scene = Scene::new("[limits]\ndrain_timeout = \"12s\"\n");
     run(async {
         let mut two = scene.web.connect_two().await;
         let mut chat = scene.chat(&mut two).await;

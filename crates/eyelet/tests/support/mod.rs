@@ -52,7 +52,7 @@ pub const SOON: Duration = Duration::from_secs(60);
 pub const A_WHILE: Duration = Duration::from_millis(300);
 
 const POLL: Duration = Duration::from_millis(3);
-/// The longest time between two looks. A look may go through ten thousand lines, and eight tests
+/// The longest time between two looks. A look may go through ten thousand lines, and many tests
 /// look at a time.
 const POLL_MAX: Duration = Duration::from_millis(20);
 /// Looks in [`A_WHILE`].
