@@ -164,6 +164,22 @@ impl HeadLines {
         value.filter(|value| !value.is_empty())
     }
 
+    /// Its names, in lower case, and its values.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let (text, mut from) = (&self.text[..], 0);
+        let lines = memchr::memchr_iter(b'\n', text).map(move |end| {
+            let line = &text[from..end];
+            from = end + 1;
+            line
+        });
+        lines.skip(1).filter_map(|line| {
+            let (name, value) = line.split_at_checked(memchr::memchr(b':', line)?)?;
+            // What was read as a name is a token.
+            let value = value.strip_prefix(b": ")?.strip_suffix(b"\r")?;
+            Some((std::str::from_utf8(name).ok()?, value))
+        })
+    }
+
     /// Reads the fields.
     ///
     /// # Errors

@@ -3,12 +3,12 @@
 
 use crate::conditions::Conditions;
 use crate::explain::Miss;
-use crate::facts::{Facts, RequestFacts};
+use crate::facts::Facts;
 use crate::lists::Lists;
-use crate::matcher::{Matcher, Outcome};
+use crate::matcher::Outcome;
 use crate::names::Found;
 use crate::refusal::Refusal;
-use crate::requests::RequestOutcome;
+use crate::requests::{NormalPath, RequestFacts, RequestOutcome};
 use crate::rules::{Decision, Entry, RuleId, Rules, Verdict};
 use crate::source::FactSource;
 
@@ -71,12 +71,13 @@ impl Rules {
         &'a self,
         shadows: &'a [RuleId],
         decided_by: Option<RuleId>,
-        request: &'a RequestFacts<'a>,
+        request: &'a RequestFacts<'_>,
     ) -> impl Iterator<Item = (RuleId, bool)> + 'a {
         let is_before = move |id: &&RuleId| decided_by.is_none_or(|by| **id < by);
-        shadows.iter().take_while(is_before).filter_map(|id| {
+        let mut normal = None;
+        shadows.iter().take_while(is_before).filter_map(move |id| {
             let (entry, _) = self.rule(id.0)?;
-            match self.check_request(entry, Some(request)) {
+            match self.check_request(entry, request, &mut normal) {
                 RequestOutcome::Fails(_) => None,
                 RequestOutcome::Unclear(_) => Some((*id, true)),
                 RequestOutcome::Holds => Some((*id, entry.refuse)),
@@ -132,9 +133,10 @@ impl Rules {
     /// Decides a request by the rules that [`Rules::request_rules`] has found. The first that takes
     /// it decides.
     pub fn decide_request(&self, rules: &[RuleId], request: &RequestFacts<'_>) -> Verdict {
+        let mut normal = None;
         for id in rules {
             let Some((entry, _)) = self.rule(id.0) else { continue };
-            let refuse = match self.check_request(entry, Some(request)) {
+            let refuse = match self.check_request(entry, request, &mut normal) {
                 RequestOutcome::Fails(_) => continue,
                 RequestOutcome::Unclear(fault) => Some(fault.into()),
                 RequestOutcome::Holds if entry.refuse => Some(match entry.requests {
@@ -154,34 +156,33 @@ impl Rules {
     pub fn request_misses<'a>(
         &'a self,
         rules: &'a [RuleId],
-        request: &'a RequestFacts<'a>,
+        request: &'a RequestFacts<'_>,
     ) -> impl Iterator<Item = Miss> + 'a {
-        rules.iter().map_while(|rule| {
+        let mut normal = None;
+        rules.iter().map_while(move |rule| {
             let (entry, _) = self.rule(rule.0)?;
-            match self.check_request(entry, Some(request)) {
+            match self.check_request(entry, request, &mut normal) {
                 RequestOutcome::Fails(matcher) => Some(Miss { rule: *rule, matcher }),
                 RequestOutcome::Holds | RequestOutcome::Unclear(_) => None,
             }
         })
     }
 
-    /// Compares a request with a rule's matchers. While none is known, a refuse rule that has such
-    /// matchers is passed over, and any other one holds.
-    pub(crate) fn check_request(
+    /// Compares a request with a rule's matchers.
+    #[inline]
+    fn check_request<'a>(
         &self,
         entry: Entry,
-        request: Option<&RequestFacts<'_>>,
+        request: &RequestFacts<'a>,
+        normal: &mut NormalPath<'a>,
     ) -> RequestOutcome {
-        let asked = match entry.requests {
-            0 => return RequestOutcome::Holds,
-            index => self.requests.get(index as usize),
-        };
-        let (asked, request) = match (asked, request) {
-            (Some(asked), Some(request)) => (asked, request),
-            _ if entry.refuse => return RequestOutcome::Fails(Matcher::Method),
-            _ => return RequestOutcome::Holds,
-        };
-        asked.check(request)
+        match entry.requests {
+            0 => RequestOutcome::Holds,
+            index => {
+                let asked = self.requests.get(index as usize);
+                asked.map_or(RequestOutcome::Holds, |asked| asked.check(request, normal))
+            }
+        }
     }
 
     /// The refusal of a connection whose rule reads no requests, while an earlier refuse rule asks

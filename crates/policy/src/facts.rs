@@ -1,6 +1,5 @@
 //! The facts about one connection that rules are decided by.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use eyelet_wire::connect::Target;
@@ -27,8 +26,6 @@ pub struct Facts<'a> {
     pub ja4: Option<&'a str>,
     /// True if the destination is among the addresses of the name in the hello.
     pub dns_agrees: Option<bool>,
-    /// The request that is decided. `None`: the connection is decided, and its requests later.
-    pub request: Option<RequestFacts<'a>>,
     /// The certificate that the destination shows for the name in the hello.
     pub certificate: Option<&'a CertificateFacts>,
     /// Facts that were asked for but cannot be obtained. They fail closed: a refuse rule that asks
@@ -45,26 +42,6 @@ pub struct RequesterFacts<'a> {
     pub client_cert: Option<&'a str>,
     /// The cgroup of the process at the other end of a Unix socket.
     pub cgroup: Option<&'a str>,
-}
-
-/// A request, as rules see it.
-#[derive(Clone, Copy)]
-pub struct RequestFacts<'a> {
-    /// Its method. The extended CONNECT of a WebSocket is a GET.
-    pub method: &'a str,
-    /// Its path as it came, without the query.
-    pub path: &'a str,
-    /// Returns true if a field names another method, which some frameworks take instead. Asked
-    /// only where a rule asks for the method.
-    pub has_override: &'a dyn Fn() -> bool,
-    /// Returns true if a field names another path. Asked only where a rule asks for the path.
-    pub has_other_path: &'a dyn Fn() -> bool,
-}
-
-impl fmt::Debug for RequestFacts<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.method, self.path)
-    }
 }
 
 /// The certificate from a side handshake with the destination, for the name in the hello.
@@ -94,7 +71,6 @@ impl Facts<'_> {
             hello: None,
             ja4: None,
             dns_agrees: None,
-            request: None,
             certificate: None,
             unknown,
         }

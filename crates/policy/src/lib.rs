@@ -36,7 +36,7 @@ pub use covers::{Coverage, Covered, Unread};
 pub use evidence::{EvidenceKind, EvidenceMatchers};
 pub use explain::Miss;
 pub use expressions::{EXPRESSION_LISTS_MAX, EXPRESSIONS_MAX, ExpressionFault, NameExpressions};
-pub use facts::{CertificateFacts, Fact, FactSet, Facts, RequestFacts, RequesterFacts};
+pub use facts::{CertificateFacts, Fact, FactSet, Facts, RequesterFacts};
 pub use from_files::FromFiles;
 pub use lists::{FileList, LISTS_MAX, List, ListId, ListedBy, Lists, NameEntry, NameList};
 pub use matcher::{Matcher, SortedList};
@@ -45,7 +45,8 @@ pub use nets::{AddressPattern, AddressSet, NetSet};
 pub use refusal::Refusal;
 pub use requester::{RequesterMatchers, RequesterPattern};
 pub use requests::{
-    GlobFault, MethodFault, PathFault, PathGlob, RequestMatchers, RequestPattern, normalize_path,
+    GlobFault, MethodFault, PathFault, PathGlob, RequestFacts, RequestMatchers, RequestPattern,
+    normalize_path,
 };
 pub use rules::{Decision, Needs, RULES_MAX, Rule, RuleId, RuleSearch, Rules, Verdict};
 pub use source::FactSource;

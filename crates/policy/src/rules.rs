@@ -15,7 +15,7 @@ use crate::name_table::{distinct, index_u32};
 use crate::names::{Found, NameIndex, NamePattern};
 use crate::refusal::Refusal;
 use crate::requester::OF_REQUESTER;
-use crate::requests::{RequestMatchers, RequestOutcome};
+use crate::requests::RequestMatchers;
 
 /// A rule as written. An empty `sni` and `Conditions::default()` match everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -250,8 +250,7 @@ impl Rules {
         lists: &Lists,
         candidates: &mut Option<Peekable<Found<'a>>>,
     ) -> Decision {
-        // A request comes after the hello, or with what stands for one.
-        if !self.hello_first && facts.request.is_none() {
+        if !self.hello_first {
             match self.decide_before_hello(facts, lists) {
                 Decision::Need(Fact::Hello) => {}
                 decided => return decided,
@@ -438,19 +437,11 @@ impl Rules {
         candidates: &mut Peekable<Found<'_>>,
     ) -> Decision {
         while let Some(&id) = candidates.peek() {
-            if let Some((entry, conditions)) = self.rule(id).filter(|(entry, _)| !entry.shadow) {
-                match self.check_request(entry, facts.request.as_ref()) {
-                    RequestOutcome::Fails(_) => {}
-                    by_request => match entry.check(conditions, hello, facts, lists) {
-                        Outcome::Fails(_) => {}
-                        Outcome::Needs(fact) => return Decision::Need(fact),
-                        Outcome::Holds => {
-                            return match by_request {
-                                RequestOutcome::Unclear(fault) => refused(id, fault.into()),
-                                _ => self.verdict((id, entry), facts, lists),
-                            };
-                        }
-                    },
+            if let Some((entry, conditions)) = self.rule(id).filter(|(entry, _)| entry.decides()) {
+                match entry.check(conditions, hello, facts, lists) {
+                    Outcome::Fails(_) => {}
+                    Outcome::Needs(fact) => return Decision::Need(fact),
+                    Outcome::Holds => return self.verdict((id, entry), facts, lists),
                 }
             }
             candidates.next();
@@ -504,8 +495,7 @@ impl Rules {
 
     /// The verdict of a rule whose matchers hold.
     fn verdict(&self, (id, entry): (u32, Entry), facts: &Facts<'_>, lists: &Lists) -> Decision {
-        if facts.request.is_none()
-            && !entry.refuse
+        if !entry.refuse
             && !entry.serves_requests
             && let Some(unread) = self.refuses_unread(id, facts, lists)
         {
@@ -677,10 +667,6 @@ fn before_hello(rules: &[u32], entries: &[Entry], conditions: &[Conditions]) -> 
         }
     }
     chosen.into()
-}
-
-const fn refused(rule: u32, why: Refusal) -> Decision {
-    Decision::Verdict(Verdict { rule: Some(RuleId(rule)), refuse: Some(why) })
 }
 
 const fn no_rule(why: Refusal) -> Decision {

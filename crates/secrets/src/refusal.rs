@@ -63,7 +63,7 @@ pub struct Reflection {
     /// The placeholder of the value.
     pub placeholder: Placeholder,
     /// The field that has it.
-    pub field: HeaderName,
+    pub field: Box<str>,
 }
 
 impl fmt::Display for Reflection {

@@ -24,6 +24,8 @@ pub const FILLED_BYTES_MAX: usize = 64 << 10;
 pub struct Secrets {
     terms: Box<[SecretTerms]>,
     placeholders: AhoCorasick,
+    /// Bytes of the shortest placeholder. Most fields are shorter, and so is what they decode to.
+    shortest: usize,
     /// One for each of `terms`. A source replaces them.
     values: ArcSwap<Vec<Arc<SecretValue>>>,
     /// The value that each had before, if it was replaced: a response to a request with it may show
@@ -61,9 +63,11 @@ impl Secrets {
         let texts = terms.iter().map(|terms| terms.placeholder.as_str());
         let mut builder = AhoCorasick::builder();
         let placeholders = builder.match_kind(MatchKind::LeftmostFirst).build(texts)?;
+        let shortest = terms.iter().map(|terms| terms.placeholder.as_str().len()).min();
+        let shortest = shortest.unwrap_or(usize::MAX);
         let earlier = ArcSwap::from_pointee(vec![None; values.len()]);
         let values = ArcSwap::from_pointee(values);
-        Ok(Self { terms: terms.into(), placeholders, values, earlier })
+        Ok(Self { terms: terms.into(), placeholders, shortest, values, earlier })
     }
 
     /// The terms, in the order of the configuration.
@@ -154,7 +158,8 @@ impl Secrets {
 
     /// Finds a placeholder in fields in which no value may stand.
     pub fn find(&self, fields: &HeaderMap) -> Option<&Placeholder> {
-        fields.values().find_map(|value| self.find_in(value.as_bytes()))
+        let mut long = fields.values().filter(|value| value.len() >= self.shortest);
+        long.find_map(|value| self.find_in(value.as_bytes()))
     }
 
     /// Finds a placeholder in a field's value: as it is, or in Basic credentials.
@@ -166,15 +171,23 @@ impl Secrets {
 
     /// Finds a value in the fields of a response.
     pub fn reflected(&self, fields: &HeaderMap) -> Option<Reflection> {
+        self.reflected_in(fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
+    }
+
+    /// Finds a value in fields of a response, which come as names and values.
+    pub fn reflected_in<'a>(
+        &self,
+        mut fields: impl Iterator<Item = (&'a str, &'a [u8])>,
+    ) -> Option<Reflection> {
         let (values, earlier) = (self.values.load(), self.earlier.load());
-        fields.iter().find_map(|(name, field)| {
-            let field_has = |value: &Arc<SecretValue>| value.is_in(field.as_bytes());
+        fields.find_map(|(name, field)| {
+            let field_has = |value: &Arc<SecretValue>| value.is_in(field);
             let mut all = values.iter().zip(earlier.iter());
             let shown = all.position(|(value, earlier)| {
                 field_has(value) || earlier.as_ref().is_some_and(field_has)
             })?;
             let placeholder = self.terms.get(shown)?.placeholder.clone();
-            Some(Reflection { placeholder, field: name.clone() })
+            Some(Reflection { placeholder, field: name.into() })
         })
     }
 
@@ -186,7 +199,7 @@ impl Secrets {
             uri.authority().map(Authority::as_str),
             uri.path_and_query().map(PathAndQuery::as_str),
         ];
-        let mut parts = parts.into_iter().flatten();
+        let mut parts = parts.into_iter().flatten().filter(|part| part.len() >= self.shortest);
         parts.find_map(|part| Some(self.placeholders.find(part)?.pattern().as_usize()))
     }
 

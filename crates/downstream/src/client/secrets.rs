@@ -3,7 +3,7 @@
 
 use eyelet_http1::head::split_port;
 use eyelet_http1::head_lines::ReceivedHead;
-use eyelet_secrets::{Destination, Filled, Misuse, SecretRefusal};
+use eyelet_secrets::{Destination, Filled, Misuse, Reflection, SecretRefusal, Secrets};
 use eyelet_telemetry::reason::{Detail, Reason};
 use http::{HeaderMap, request};
 
@@ -66,8 +66,9 @@ pub fn check_credentials(http: &Http, credentials: &[u8]) -> Option<Reason> {
 pub fn check_response(http: &Http, head: &ReceivedHead) -> Result<(), Failure> {
     match head {
         ReceivedHead::Fields(response) => check_fields(http, &response.parts.headers),
-        // With secrets no head is read as lines.
-        ReceivedHead::Lines(_) => Ok(()),
+        ReceivedHead::Lines(lines) => {
+            check_reflected(http, |secrets| secrets.reflected_in(lines.fields()))
+        }
     }
 }
 
@@ -76,8 +77,15 @@ pub fn check_response(http: &Http, head: &ReceivedHead) -> Result<(), Failure> {
 /// # Errors
 /// They do.
 pub fn check_fields(http: &Http, fields: &HeaderMap) -> Result<(), Failure> {
+    check_reflected(http, |secrets| secrets.reflected(fields))
+}
+
+fn check_reflected(
+    http: &Http,
+    found: impl FnOnce(&Secrets) -> Option<Reflection>,
+) -> Result<(), Failure> {
     let Some(secrets) = &http.shared.secrets else { return Ok(()) };
-    let Some(reflection) = secrets.reflected(fields) else { return Ok(()) };
+    let Some(reflection) = found(secrets) else { return Ok(()) };
     http.engine.counters.secrets_reflected.up();
     Err(Failure::Answer(Reason::Reflected(Detail::of(reflection))))
 }

@@ -200,8 +200,6 @@ impl<'a> Exchange<'a, '_> {
             && terms.switch.is_none()
             && terms.wanted.may_pass_lines()
             && self.served.sets_no_fields()
-            // They are searched for secrets.
-            && self.served.http.shared.secrets.is_none()
             && self.stream.as_http1().is_some()
     }
 

@@ -27,6 +27,13 @@ fn by_lines(received: &[u8]) -> Option<(Vec<u8>, Length, bool, BytesMut)> {
     let lines = HeadLines::take(&mut rest)?;
     let read = lines.read().unwrap();
     assert_eq!((read.length, read.keep_alive), (Length::Known(lines.length), lines.keep_alive));
+    let fields = read.parts.headers.iter();
+    let mut fields: Vec<_> =
+        fields.map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    let mut of_lines: Vec<_> = lines.fields().collect();
+    fields.sort_unstable();
+    of_lines.sort_unstable();
+    assert_eq!(of_lines, fields);
     let (length, keep_alive) = (Length::Known(lines.length), lines.keep_alive);
     Some((lines.into_head(b"").to_vec(), length, keep_alive, rest))
 }

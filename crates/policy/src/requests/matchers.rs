@@ -3,8 +3,7 @@
 use std::fmt;
 
 use super::glob::PathGlob;
-use super::path::{PathFault, normalize_path};
-use crate::facts::RequestFacts;
+use super::request::{NormalPath, RequestFacts, RequestFault};
 use crate::matcher::{Matcher, SortedList, listed};
 
 /// A request that a rule takes. Its variants belong to different matchers, both of which must hold.
@@ -33,18 +32,6 @@ pub(crate) enum RequestOutcome {
     Fails(Matcher),
     /// The rule asks for what could be read in different ways.
     Unclear(RequestFault),
-}
-
-/// A part of a request that could be read in different ways.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestFault {
-    /// A field names another method.
-    Override,
-    /// The method has a lower-case letter: some frameworks read it in upper case.
-    LowerCase,
-    /// A field names another path.
-    OtherPath,
-    Path(PathFault),
 }
 
 /// The fault of a text that is no method.
@@ -101,10 +88,15 @@ impl RequestMatchers {
         matches!(self.0.last(), Some(RequestPattern::Path(_)))
     }
 
-    /// Compares a request with them.
-    pub(crate) fn check(&self, request: &RequestFacts<'_>) -> RequestOutcome {
+    /// Compares a request with them. `normal` keeps the form of its path.
+    #[inline]
+    pub(crate) fn check<'a>(
+        &self,
+        request: &RequestFacts<'a>,
+        normal: &mut NormalPath<'a>,
+    ) -> RequestOutcome {
         if self.asks_method() {
-            if (request.has_override)() {
+            if request.has_override() {
                 return RequestOutcome::Unclear(RequestFault::Override);
             }
             // No method of a rule has a lower-case letter.
@@ -119,12 +111,9 @@ impl RequestMatchers {
         if !self.asks_path() {
             return RequestOutcome::Holds;
         }
-        if (request.has_other_path)() {
-            return RequestOutcome::Unclear(RequestFault::OtherPath);
-        }
-        match normalize_path(request.path) {
-            Err(fault) => RequestOutcome::Unclear(RequestFault::Path(fault)),
-            Ok(path) if self.take_path(&path) => RequestOutcome::Holds,
+        match request.normal_path(normal) {
+            Err(fault) => RequestOutcome::Unclear(fault),
+            Ok(path) if self.take_path(path) => RequestOutcome::Holds,
             Ok(_) => RequestOutcome::Fails(Matcher::Path),
         }
     }

@@ -4,8 +4,11 @@
 mod glob;
 mod matchers;
 mod path;
+mod request;
 
 pub use glob::{GlobFault, PathGlob};
+pub(crate) use matchers::RequestOutcome;
 pub use matchers::{MethodFault, RequestMatchers, RequestPattern};
-pub(crate) use matchers::{RequestFault, RequestOutcome};
 pub use path::{PathFault, normalize_path};
+pub use request::RequestFacts;
+pub(crate) use request::{NormalPath, RequestFault};

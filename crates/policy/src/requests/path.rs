@@ -114,39 +114,62 @@ pub fn normalize_path(path: &str) -> Result<Cow<'_, str>, PathFault> {
     normalize_text(path)
 }
 
-/// True if all bytes are plain, or slashes and dots that do not follow a slash: the normal form of
-/// most paths. It has no branch for each byte.
+/// True if all bytes are letters, digits, `-`, `_`, or slashes and dots that do not follow a slash:
+/// the normal form of most paths. Each request has one, so it looks at eight bytes at once.
 fn is_simple(bytes: &[u8]) -> bool {
-    const SLASH_OR_DOT: u8 = 2;
-    const OTHER: u8 = 4;
-    static MARKS: [u8; 256] = {
-        let (mut marks, mut byte) = ([0; 256], 0);
-        while byte < 256 {
-            marks[byte] = match CLASSES[byte] {
-                ByteClass::Plain => 0,
-                ByteClass::Dot => SLASH_OR_DOT,
-                ByteClass::Slash => SLASH_OR_DOT | SLASH_OR_DOT >> 1,
-                _ => OTHER,
-            };
-            byte += 1;
-        }
-        marks
+    let is_simple = |word: [u8; WORD_BYTES]| is_simple_word(u64::from_le_bytes(word));
+    let Some(last) = bytes.last_chunk() else {
+        let mut word = [b'a'; WORD_BYTES];
+        word[..bytes.len()].copy_from_slice(bytes);
+        return is_simple(word);
     };
-    let (faults, _) = bytes.iter().fold((0, 0), |(faults, before), byte| {
-        let mark = MARKS[usize::from(*byte)];
-        // The lowest bit is that of a slash.
-        (faults | mark & OTHER | mark & (before << 1) & SLASH_OR_DOT, mark)
-    });
-    faults == 0
+    // Each word begins with the last byte of the one before.
+    let mut rest = bytes;
+    while let Some(word) = rest.first_chunk() {
+        if !is_simple(*word) {
+            return false;
+        }
+        rest = &rest[WORD_BYTES - 1..];
+    }
+    is_simple(*last)
+}
+
+const WORD_BYTES: usize = size_of::<u64>();
+/// The highest bit of each byte of a word.
+const HIGH_BITS: u64 = each(0x80);
+
+/// A word of eight such bytes.
+const fn each(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; WORD_BYTES])
+}
+
+/// Marks the bytes of a word from `first` to `last` in their highest bits. No byte of the word has
+/// that bit, so no sum carries over.
+const fn within(word: u64, first: u8, last: u8) -> u64 {
+    let (reaches, exceeds) = (each(0x80 - first), each(0x7f - last));
+    word.wrapping_add(reaches) & !word.wrapping_add(exceeds) & HIGH_BITS
+}
+
+const fn is_simple_word(word: u64) -> bool {
+    // From `-` to `9` there are no others than `.`, `/` and digits.
+    let plain = within(word, b'-', b'9')
+        | within(word | each(b'a' ^ b'A'), b'a', b'z')
+        | within(word, b'_', b'_');
+    let (slashes, dots_too) = (within(word, b'/', b'/'), within(word, b'.', b'/'));
+    word & HIGH_BITS == 0 && plain == HIGH_BITS && (slashes << 8) & dots_too == 0
 }
 
 /// Normalizes a path, or a part of a glob.
 pub(super) fn normalize_text(text: &str) -> Result<Cow<'_, str>, PathFault> {
-    let bytes = text.as_bytes();
-    if is_simple(bytes) {
+    if is_simple(text.as_bytes()) {
         return Ok(Cow::Borrowed(text));
     }
-    let mut before = 0;
+    normalize_any(text)
+}
+
+/// Normalizes any text, byte by byte.
+fn normalize_any(text: &str) -> Result<Cow<'_, str>, PathFault> {
+    let (bytes, mut before) = (text.as_bytes(), 0);
     for (at, byte) in bytes.iter().enumerate() {
         match class(*byte) {
             ByteClass::Plain => {}
@@ -324,7 +347,39 @@ mod tests {
             ("", Err(PathFault::NoPath)),
         ] {
             assert_eq!(normalize_path(path).as_deref(), normal.as_ref().copied(), "{path}");
+            // However it lies across the bytes that are looked at together.
+            for (before, behind) in [("/seven77", ""), ("", "x/1234567"), ("/a/b/c/d-e_f.g", "zz")]
+            {
+                let longer = format!("{before}{path}{behind}");
+                assert_eq!(normalize_text(&longer), normalize_any(&longer), "{longer}");
+            }
         }
+    }
+
+    proptest::proptest! {
+        /// Looking at eight bytes at once finds nothing simple that is not.
+        #[test]
+        fn a_simple_path_is_its_normal_form(path in "[a-z_9~%é./-]{0,24}|.{0,12}") {
+            let by_bytes = normalize_any(&path);
+            proptest::prop_assert_eq!(normalize_text(&path), by_bytes);
+        }
+    }
+
+    /// All pairs of bytes, at all places.
+    #[test]
+    fn each_byte_is_simple_or_not_at_any_place() {
+        for (first, second) in (0..=127_u8).flat_map(|one| (0..=127_u8).map(move |two| (one, two)))
+        {
+            let pair = [first, second];
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+            let is_pair = pair.iter().all(|byte| is_plain(*byte))
+                && !(first == b'/' && b"/.".contains(&second));
+            for before in 0..WORD_BYTES + 2 {
+                let text = [&b"abcdefghij"[..before], &pair, b"x"].concat();
+                assert_eq!(is_simple(&text), is_pair, "{pair:?} behind {before}");
+            }
+        }
+        assert!(!is_simple("/caf\u{e9}".as_bytes()));
     }
 
     #[test]

@@ -54,12 +54,8 @@ fn decide(rules: &[Rule], name: &str, request: (&str, &str)) -> (Vec<u32>, Verdi
     };
     let found = rules.request_rules(rule, &mut source).deciding;
     let (method, path) = request;
-    let request = RequestFacts {
-        method,
-        path,
-        has_override: &|| path.contains("override"),
-        has_other_path: &|| path.contains("other"),
-    };
+    let (overrides, is_other) = (|| path.contains("override"), || path.contains("other"));
+    let request = RequestFacts { method, path, others: Some((&overrides, &is_other)) };
     let verdict = match &*found {
         [] => verdict,
         found => rules.decide_request(found, &request),
@@ -92,8 +88,7 @@ fn rules_in_shadow_see_requests_and_decide_none() {
         ("POST", "//x", 6, &[(0, true), (5, true)]),
         ("POST", "/y", 6, &[]),
     ] {
-        let request =
-            RequestFacts { method, path, has_override: &|| false, has_other_path: &|| false };
+        let request = RequestFacts { method, path, others: None };
         let verdict = rules.decide_request(&found.deciding, &request);
         assert_eq!(verdict.rule, Some(RuleId(decides)), "{method} {path}");
         let seen = rules.shadows_by_request(&found.shadows, verdict.rule, &request);

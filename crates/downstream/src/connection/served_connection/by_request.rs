@@ -222,14 +222,13 @@ fn with_facts<T>(
     RequestTraits { is_websocket, may_have_others }: RequestTraits,
     done: impl FnOnce(&RequestFacts<'_>) -> T,
 ) -> T {
+    let has = |names: &[&str]| has_any(&request.headers, names);
+    let (has_method, has_path) = (|| has(&METHOD_FIELDS), || has(&PATH_FIELDS));
+    let others: (&dyn Fn() -> bool, &dyn Fn() -> bool) = (&has_method, &has_path);
     // No name of these is a common one.
-    let has = |names: &[&str]| may_have_others && has_any(&request.headers, names);
-    done(&RequestFacts {
-        method: asked_method(request, is_websocket),
-        path: request.uri.path(),
-        has_override: &|| has(&METHOD_FIELDS),
-        has_other_path: &|| has(&PATH_FIELDS),
-    })
+    let others = may_have_others.then_some(others);
+    let method = asked_method(request, is_websocket);
+    done(&RequestFacts { method, path: request.uri.path(), others })
 }
 
 /// The method that rules see. A WebSocket's CONNECT is asked as GET.

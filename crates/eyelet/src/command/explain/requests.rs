@@ -27,7 +27,7 @@ pub(super) fn print(
         return writeln!(out, "request: no request is read");
     }
     let RequestRules { deciding: rules, shadows } = config.policy.request_rules(rule, facts);
-    let request = RequestFacts { method, path, has_override: &|| false, has_other_path: &|| false };
+    let request = RequestFacts { method, path, others: None };
     let Verdict { rule: decides, refuse } = match &*rules {
         [] => Verdict { rule: Some(rule), refuse: None },
         rules => config.policy.decide_request(rules, &request),
