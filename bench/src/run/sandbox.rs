@@ -194,6 +194,7 @@ impl Place {
             ("cpu_s", cpu),
             ("seconds", seconds),
             ("anon_mib", most.anon / MIB),
+            ("pss_mib", most.pss / MIB),
             ("rss_mib", most.rss / MIB),
         ];
         Ok(sample(figures, status, true))
@@ -293,10 +294,11 @@ const FIRST: [Column; 2] = [
     Column { key: "end_ms", heading: "end ms", decimals: 1 },
 ];
 
-const JOB: [Column; 4] = [
+const JOB: [Column; 5] = [
     Column { key: "cpu_s", heading: "CPU-s, curl's too", decimals: 2 },
     Column { key: "seconds", heading: "s", decimals: 2 },
     Column { key: "anon_mib", heading: "anon MiB between", decimals: 1 },
+    Column { key: "pss_mib", heading: "PSS MiB between", decimals: 1 },
     Column { key: "rss_mib", heading: "RSS MiB between", decimals: 1 },
 ];
 

@@ -23,7 +23,7 @@ use eyelet_config::{
 };
 
 pub use args::ExplainArgs;
-use profile::Asked;
+use profile::ProfileQuestion;
 
 /// Prints the verdict and the reasons. Exits with 0, or with 2 if the file, a list or a flag is
 /// wrong: also where the edge answers by what it read before.
@@ -44,8 +44,8 @@ pub fn explain(args: &ExplainArgs, words: &[String], out: &mut impl Write) -> Ex
 /// Explains what happens in a sandbox. Returns `false` if the profile or a flag is wrong.
 fn explain_profile(args: &ExplainArgs, name: &str, out: &mut impl Write) -> io::Result<bool> {
     match profile::ask(args, name, out)? {
-        Ok(Asked::ByRules(asked)) => answer(&asked.0, &asked.1, out),
-        Ok(Asked::Answered) => Ok(true),
+        Ok(ProfileQuestion::ByRules(asked)) => answer(&asked.0, &asked.1, out),
+        Ok(ProfileQuestion::Answered) => Ok(true),
         Err(mistakes) => writeln!(out, "{mistakes}").map(|()| false),
     }
 }

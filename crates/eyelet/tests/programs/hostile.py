@@ -7,6 +7,7 @@ Usage: hostile.py SETTINGS.json [TRY...]
 import ctypes
 import errno
 import fcntl
+import http.client
 import json
 import mmap
 import os
@@ -448,7 +449,9 @@ def http_smuggled():
 def http_second_request():
     stream = socket.create_connection(("app.test", PLAIN), WAIT)
     stream.send(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n")
-    stream.recv(1024)
+    first = http.client.HTTPResponse(stream)
+    first.begin()
+    first.read()
     stream.send(b"GET / HTTP/1.1\r\nHost: other.test\r\n\r\n")
     said = stream.recv(256)
     return said if said.startswith(b"HTTP/1.1 200") else None

@@ -240,6 +240,10 @@ fn held_request() -> (Decided, Relay) {
     (Decided { tls_version: Some(0x0303), ..decided() }, relay)
 }
 
+fn waiting(name: &str) -> (Decided, Relay) {
+    if name == "held" { held() } else { held_request() }
+}
+
 /// A held one: the kinds differ in no way.
 fn known() -> (Decided, Relay) {
     let (decided, relay) = held();
@@ -293,11 +297,7 @@ pub(crate) fn stored(name: &str) -> Detached {
         "resting" => resting(flow),
         "held" | "held_request" | "known" => {
             upstream = None;
-            match name {
-                "held" => held(),
-                "known" => known(),
-                _ => held_request(),
-            }
+            if name == "known" { known() } else { waiting(name) }
         }
         "originated" => originated(flow),
         "agreed" => agreed(flow),

@@ -36,16 +36,16 @@ struct Place {
 
 /// A request that was read, without its query.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct AskedRequest {
+struct RecordedRequest {
     method: String,
     path: String,
 }
 
 /// A refusal of a connection, or of a request that rules on requests have decided.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Refusal {
+struct RecordedRefusal {
     place: Place,
-    request: Option<AskedRequest>,
+    request: Option<RecordedRequest>,
     rule: Option<String>,
     reason: String,
 }
@@ -58,7 +58,7 @@ struct Repeated {
 }
 
 /// Refusals, each with how often it came.
-type Refusals = BTreeMap<Refusal, Repeated>;
+type RecordedRefusals = BTreeMap<RecordedRefusal, Repeated>;
 
 /// The connections to a place.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +79,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl AskedRequest {
+impl RecordedRequest {
     /// The request of an access line.
     fn of(line: &Value) -> Option<Self> {
         let http = line.get("http").filter(|http| !http.is_null())?;
@@ -90,11 +90,11 @@ impl AskedRequest {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RecordedRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { place, request, reason, .. } = self;
         match request {
-            Some(AskedRequest { method, path }) => write!(f, "{method} {place}{path}: {reason}"),
+            Some(RecordedRequest { method, path }) => write!(f, "{method} {place}{path}: {reason}"),
             None => write!(f, "{place}: {reason}"),
         }
     }
@@ -104,9 +104,9 @@ impl fmt::Display for Refusal {
 #[derive(Debug, Default)]
 pub struct RunRecord {
     reached: BTreeMap<Place, Traffic>,
-    refused: Refusals,
+    refused: RecordedRefusals,
     /// Requests that passed, and that rules on requests would have refused.
-    would_refuse: Refusals,
+    would_refuse: RecordedRefusals,
     /// Requests and connections that were held, as the report has them.
     held: Vec<Value>,
     /// Addresses and names that were dialled.
@@ -173,9 +173,9 @@ impl RunRecord {
         let name = text("sni").or(tcp.map(|(host, _)| host)).unwrap_or(host).to_owned();
         let port = port.parse().unwrap_or(0);
         let place = Place { name, port, is_tcp: tcp.is_some() };
-        let request = AskedRequest::of(line);
+        let request = RecordedRequest::of(line);
         let (method, path) = match &request {
-            Some(AskedRequest { method, path }) => (Some(method), Some(path)),
+            Some(RecordedRequest { method, path }) => (Some(method), Some(path)),
             None => (None, None),
         };
         let held = line.get("held").filter(|held| !held.is_null());
@@ -201,7 +201,7 @@ impl RunRecord {
         if is_refused {
             let rule = shown_rule(rule).map(str::to_owned);
             let reason = text("reason").unwrap_or("unknown").to_owned();
-            let refusal = Refusal { place, request, rule, reason };
+            let refusal = RecordedRefusal { place, request, rule, reason };
             self.more += u64::from(!add(&mut self.refused, refusal, text("time")));
             return Some(event);
         }
@@ -233,7 +233,7 @@ impl RunRecord {
     }
 
     /// Notes what rules on requests would have done with a request that passed.
-    fn note_shadow(&mut self, line: &Value, (place, request): (Place, Option<AskedRequest>)) {
+    fn note_shadow(&mut self, line: &Value, (place, request): (Place, Option<RecordedRequest>)) {
         // The first rule that takes a request would have decided it.
         let Some(first) = line.get("shadow").and_then(|shadow| shadow.get(0)) else { return };
         let text = |field: &str| first.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -244,7 +244,7 @@ impl RunRecord {
             rule if rule.starts_with(NO_RULE) => (None, NO_RULE),
             rule => (shown_rule(rule).map(str::to_owned), AMBIGUOUS),
         };
-        let refusal = Refusal { place, request, rule, reason: reason.to_owned() };
+        let refusal = RecordedRefusal { place, request, rule, reason: reason.to_owned() };
         let time = line.get("time").and_then(Value::as_str);
         self.more += u64::from(!add(&mut self.would_refuse, refusal, time));
     }
@@ -362,8 +362,9 @@ impl RunRecord {
                 "bytes_received": traffic.bytes_received,
             })
         });
-        let told = |(refusal, sum): (&Refusal, &Repeated)| {
-            let Refusal { place: Place { name, port, .. }, request, rule, reason } = refusal;
+        let told = |(refusal, sum): (&RecordedRefusal, &Repeated)| {
+            let RecordedRefusal { place: Place { name, port, .. }, request, rule, reason } =
+                refusal;
             json!({
                 "name": name, "program": self.program(name), "port": port,
                 "method": request.as_ref().map(|request| &request.method),
@@ -418,7 +419,7 @@ fn has_room(places: usize) -> bool {
 }
 
 /// Counts a refusal at this time. False: there is no room for it.
-fn add(refusals: &mut Refusals, refusal: Refusal, time: Option<&str>) -> bool {
+fn add(refusals: &mut RecordedRefusals, refusal: RecordedRefusal, time: Option<&str>) -> bool {
     let may_add = has_room(refusals.len());
     let once = Repeated { count: 1, first: time.unwrap_or_default().to_owned() };
     match refusals.get_mut(&refusal) {

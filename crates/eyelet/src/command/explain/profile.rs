@@ -18,7 +18,7 @@ const HTTPS: u16 = 443;
 const INSIDE: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
 
 /// A question that is ready, or its answer.
-pub(super) enum Asked {
+pub(super) enum ProfileQuestion {
     /// The rules decide it.
     ByRules(Box<(ExplainArgs, Config)>),
     /// No rule is asked: the answer is printed.
@@ -33,7 +33,7 @@ pub(super) fn ask(
     args: &ExplainArgs,
     name: &str,
     out: &mut impl Write,
-) -> io::Result<Result<Asked, String>> {
+) -> io::Result<Result<ProfileQuestion, String>> {
     let (serving_config, dialled) = match read(args, name) {
         Ok(read) => read,
         Err(mistakes) => return Ok(Err(mistakes)),
@@ -45,11 +45,11 @@ pub(super) fn ask(
     let port = to.port();
     if !is_listening {
         writeln!(out, "port:    the kernel refuses {port}: no entry of the list has it")?;
-        return Ok(Ok(Asked::Answered));
+        return Ok(Ok(ProfileQuestion::Answered));
     }
     if args.transport == Transport::Quic && !has_quic {
         writeln!(out, "port:    the kernel refuses QUIC at {port}: clients go on by TCP")?;
-        return Ok(Ok(Asked::Answered));
+        return Ok(Ok(ProfileQuestion::Answered));
     }
     let sni = args.sni.clone().or(Some(host)).filter(|host| host.parse::<IpAddr>().is_err());
     let listener = SocketAddr::new(INSIDE[usize::from(to.is_ipv6())], port);
@@ -60,10 +60,10 @@ pub(super) fn ask(
         listener: Some(listener.to_string()),
         ..args.clone()
     };
-    Ok(Ok(Asked::ByRules(Box::new((args, serving_config)))))
+    Ok(Ok(ProfileQuestion::ByRules(Box::new((args, serving_config)))))
 }
 
-/// What the command dials.
+/// The place that the command dials.
 struct Dialled {
     /// The name, or the address.
     host: String,
