@@ -57,6 +57,7 @@ mod proxy;
 mod quic_clients;
 mod quic_flows;
 mod quic_guards;
+mod quic_odd;
 mod quic_service;
 mod quic_tproxy;
 mod quic_upgrade;
