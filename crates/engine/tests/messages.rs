@@ -6,7 +6,7 @@ mod any_message;
 
 use std::sync::Arc;
 
-use any_message::{any_message, group_in_parts, stored};
+use any_message::{FLOWS, FLOWS_SOCKETS, any_message, flows, from_hex, group_in_parts, stored};
 use eyelet_engine::departure::LeavingBatch;
 use eyelet_engine::moving::parts::parts;
 use fastrand::Rng;
@@ -25,12 +25,17 @@ fn any_bytes_are_an_error_or_a_connection() {
         any_message(&whole);
         any_message(&whole[..whole.len() - 1]);
     }
+    assert_eq!(flows(FLOWS_SOCKETS, &from_hex(FLOWS)), 2);
     let parts = small_group();
     assert_eq!(group_in_parts(&parts[1..]), 1);
     for at in 1..parts.len() {
         let mut changed = parts.clone();
         changed[at] ^= 1 << rng.u8(..8);
         any_message(&changed);
+    }
+    for at in 0..from_hex(FLOWS).len() as u16 {
+        let [high, low] = at.to_be_bytes();
+        any_message(&[4, high, low, rng.u8(..)]);
     }
     for _ in 0..TRIES {
         let mut input = vec![rng.u8(..)];

@@ -72,7 +72,6 @@ const WORD_EXCEPTIONS: &[(&str, &str, &str)] = &[
         "the kernel's word for a namespace's groups",
     ),
     ("docs/conformance.md", "Max-Forwards", "RFC 9110's name of a field"),
-    ("docs/gateway.md", "type filter hook forward", "netfilter's name of a hook"),
     ("docs/gateway.md", "CONNECT tunnel failed", "curl's words"),
     ("docs/gateway.md", "Tunnel connection failed", "Python's words"),
 ];

@@ -10,6 +10,7 @@ pub mod moving;
 pub mod order;
 pub mod peer;
 pub mod table;
+pub mod unanswered;
 pub mod waiting;
 
 #[cfg(test)]

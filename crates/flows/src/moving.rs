@@ -7,7 +7,7 @@ use eyelet_memory::slab::Key;
 use crate::id::{FOLLOWED_ID_BYTES_MIN, FlowId};
 use crate::order::{Links, NONE};
 use crate::peer::Peer;
-use crate::table::{ADDRESSES_MAX, FlowTraffic, Flows, Full, QuicFlow, State, UNANSWERED_MAX};
+use crate::table::{ADDRESSES_MAX, FlowTraffic, Flows, Full, QuicFlow, State};
 
 /// A flow that passes, outside of any table.
 #[derive(Debug)]
@@ -76,6 +76,8 @@ impl<P> Flows<P> {
         let MovingFlow { first_id, server_id, mut moved, addresses } = flow;
         let mut keys: Vec<Key> = Vec::with_capacity(addresses.len());
         for FlowAddress { peer, is_answered, since_ms, payload } in addresses {
+            // Checked above. Another worker may have taken the last place since.
+            let is_answered = is_answered || !self.all_unanswered.add(peer.network());
             let older = keys.last().map_or(NONE, |older| older.index);
             let key = self.insert(QuicFlow {
                 peer,
@@ -132,10 +134,9 @@ impl<P> Flows<P> {
                 return Err(Full::Known);
             }
         }
-        let oldest = self.unanswered.first().filter(|_| self.unanswered.len() >= UNANSWERED_MAX);
-        match oldest.and_then(|index| self.flows.key_at(index)) {
-            Some(oldest) if !all_answered => Err(Full::Unanswered(oldest)),
-            _ => Ok(()),
+        match !all_answered && self.all_unanswered.is_full() {
+            true => Err(Full::Unanswered),
+            false => Ok(()),
         }
     }
 

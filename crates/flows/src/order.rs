@@ -23,6 +23,13 @@ impl Default for Links {
     }
 }
 
+impl Links {
+    /// The next flow in its list.
+    pub fn behind(&self) -> Option<u32> {
+        (self.behind != NONE).then_some(self.behind)
+    }
+}
+
 /// A list of flows: the first one ends first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List {

@@ -1,7 +1,6 @@
 //! The table: flows by their clients' addresses and their servers' connection ids, and their
 //! states.
 
-use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -15,7 +14,8 @@ use crate::id::{
     ID_BYTES_MAX,
 };
 use crate::order::{HasLinks, Links, List, NONE};
-use crate::peer::{Network, Peer};
+use crate::peer::Peer;
+use crate::unanswered::UnansweredFlows;
 use crate::waiting::WaitingDatagrams;
 
 /// The time in which a server must answer a flow. After the second retransmission of a client's
@@ -27,12 +27,6 @@ pub const UNDECIDED_MS: u64 = 60_000;
 /// The time for which a refused flow is remembered: its client's retransmissions get the same
 /// answer, and are not decided anew.
 pub const REFUSED_MS: u64 = 3_000;
-/// Flows of a table that no server has answered. At 3,000 new ones a second each may wait as long
-/// as [`ANSWER_MS`] lets it; a flood shortens that for all.
-pub const UNANSWERED_MAX: usize = 8_192;
-/// Those of one client network. A household or an office begins fewer at once, and one network
-/// takes 1/32 of the table.
-pub const UNANSWERED_OF_NETWORK_MAX: u16 = 256;
 /// Refused flows that are remembered.
 pub const REFUSED_MAX: usize = 1_024;
 /// Flows of one client address. A client may have several at one socket, told apart by their ids.
@@ -109,8 +103,8 @@ pub enum FoundFlow {
 /// The reason why a flow cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// Too many are unanswered. This one is the oldest.
-    Unanswered(Key),
+    /// Too many of the process are unanswered.
+    Unanswered,
     /// Too many of its network are unanswered.
     Network,
     /// Its address has too many.
@@ -144,7 +138,8 @@ pub struct Flows<P> {
     pub(crate) unanswered: List,
     pub(crate) answered: List,
     refused: List,
-    unanswered_of: HashMap<Network, u16, RandomState>,
+    /// Those of all tables of the process.
+    pub(crate) all_unanswered: Arc<UnansweredFlows>,
     /// Keyed: clients choose addresses and ids.
     pub(crate) hasher: RandomState,
     /// Memory of waiting datagrams and answers.
@@ -154,7 +149,7 @@ pub struct Flows<P> {
 
 impl<P> Flows<P> {
     /// A table without flows.
-    pub fn new(budget: &Arc<Budget>) -> Self {
+    pub fn new(budget: &Arc<Budget>, all_unanswered: &Arc<UnansweredFlows>) -> Self {
         Self {
             flows: Slab::default(),
             by_address: HashTable::new(),
@@ -163,10 +158,10 @@ impl<P> Flows<P> {
             unanswered: List::default(),
             answered: List::default(),
             refused: List::default(),
-            unanswered_of: HashMap::default(),
+            all_unanswered: all_unanswered.clone(),
             hasher: RandomState::default(),
             waiting_bytes: 0,
-            counted: Counted::of(budget, Account::Connections, 0),
+            counted: Counted::of(budget, Account::Flows, 0),
         }
     }
 
@@ -251,17 +246,15 @@ impl<P> Flows<P> {
         self.by_id.find(self.hasher.hash_one(id), is_it).copied()
     }
 
-    /// Begins a flow, whose datagrams wait.
+    /// Begins a flow, whose datagrams wait. The owner sees to the bound of all unanswered ones.
     ///
     /// # Errors
     /// Why it cannot begin.
     pub fn begin(&mut self, peer: Peer, dcid: &[u8], now_ms: u64, payload: P) -> Result<Key, Full> {
         let first_id = FlowId::new(dcid).ok_or(Full::BadId)?;
-        self.check_room(&peer)?;
-        if self.unanswered.len() >= UNANSWERED_MAX
-            && let Some(oldest) = self.unanswered.first().and_then(|index| self.flows.key_at(index))
-        {
-            return Err(Full::Unanswered(oldest));
+        self.check_address(&peer)?;
+        if !self.all_unanswered.add(peer.network()) {
+            return Err(Full::Network);
         }
         let state = State::Undecided(WaitingDatagrams::default());
         Ok(self.insert(QuicFlow {
@@ -278,14 +271,8 @@ impl<P> Flows<P> {
         }))
     }
 
-    fn check_room(&self, peer: &Peer) -> Result<(), Full> {
-        self.check_network(peer)?;
-        self.check_address(peer)
-    }
-
     pub(crate) fn check_network(&self, peer: &Peer) -> Result<(), Full> {
-        let of_network = self.unanswered_of.get(&peer.network()).copied().unwrap_or(0);
-        if of_network >= UNANSWERED_OF_NETWORK_MAX { Err(Full::Network) } else { Ok(()) }
+        if self.all_unanswered.is_full_of(peer.network()) { Err(Full::Network) } else { Ok(()) }
     }
 
     pub(crate) fn check_address(&self, peer: &Peer) -> Result<(), Full> {
@@ -294,6 +281,7 @@ impl<P> Flows<P> {
         if same.count() >= FLOWS_OF_ADDRESS_MAX { Err(Full::Address) } else { Ok(()) }
     }
 
+    /// Inserts a flow, which is counted already if it is unanswered.
     pub(crate) fn insert(&mut self, flow: QuicFlow<P>) -> Key {
         let (peer, is_answered) = (flow.peer, flow.is_answered());
         let key = self.flows.insert(flow);
@@ -306,7 +294,6 @@ impl<P> Flows<P> {
             self.answered.push(&mut self.flows, key.index);
         } else {
             self.unanswered.push(&mut self.flows, key.index);
-            *self.unanswered_of.entry(peer.network()).or_default() += 1;
         }
         self.count();
         key
@@ -358,7 +345,7 @@ impl<P> Flows<P> {
             self.waiting_bytes -= waiting.held_bytes();
         }
         self.waiting_bytes += answer_bytes;
-        self.forget_unanswered(network);
+        self.all_unanswered.remove(network);
         self.unanswered.remove(&mut self.flows, key.index);
         self.refused.push(&mut self.flows, key.index);
         self.count();
@@ -424,7 +411,7 @@ impl<P> Flows<P> {
         }
         self.unanswered.remove(&mut self.flows, key.index);
         self.answered.push(&mut self.flows, key.index);
-        self.forget_unanswered(network);
+        self.all_unanswered.remove(network);
     }
 
     /// Notes the source id of a server's long header. Its client addresses its packets to it from
@@ -476,7 +463,8 @@ impl<P> Flows<P> {
         now_ms: u64,
         payload: P,
     ) -> Result<(Key, Option<Key>), Full> {
-        self.check_room(&peer)?;
+        self.check_network(&peer)?;
+        self.check_address(&peer)?;
         let Some(flow) = self.flows.slot(of) else { return Err(Full::BadId) };
         let (first_id, server_id) = (flow.first_id, flow.server_id);
         let was_found = self.forget_id(of.index);
@@ -549,7 +537,7 @@ impl<P> Flows<P> {
             State::Passing { is_answered: true } => self.answered.remove(&mut self.flows, index),
             State::Undecided(_) | State::Passing { is_answered: false } => {
                 self.unanswered.remove(&mut self.flows, index);
-                self.forget_unanswered(peer.network());
+                self.all_unanswered.remove(peer.network());
             }
         }
         let flow = self.flows.remove(key)?;
@@ -598,6 +586,11 @@ impl<P> Flows<P> {
         None
     }
 
+    /// The time of the last use of the longest idle flow, in milliseconds.
+    pub fn idle_since_ms(&self) -> Option<u64> {
+        Some(self.flows.get(self.answered.first()?)?.since_ms)
+    }
+
     /// The flow that ends where there is no room for another: the oldest one that no server has
     /// answered, or else the longest idle.
     pub fn next_to_shed(&self) -> Option<Key> {
@@ -605,22 +598,22 @@ impl<P> Flows<P> {
         self.flows.key_at(index)
     }
 
-    fn forget_unanswered(&mut self, network: Network) {
-        if let Some(count) = self.unanswered_of.get_mut(&network) {
-            *count -= 1;
-            if *count == 0 {
-                self.unanswered_of.remove(&network);
-            }
-        }
-    }
-
     fn count(&mut self) {
         /// A slot and its control byte (hashbrown).
         const ENTRY_BYTES: usize = size_of::<u32>() + 1;
         let entries = self.by_address.capacity() + self.by_id.capacity();
-        let networks = self.unanswered_of.capacity() * size_of::<(Network, u16)>();
-        self.counted
-            .set(self.flows.held_bytes() + entries * ENTRY_BYTES + networks + self.waiting_bytes);
+        self.counted.set(self.flows.held_bytes() + entries * ENTRY_BYTES + self.waiting_bytes);
+    }
+}
+
+/// Its flows may end with their worker, while the others go on.
+impl<P> Drop for Flows<P> {
+    fn drop(&mut self) {
+        let mut at = self.unanswered.first();
+        while let Some(flow) = at.and_then(|index| self.flows.get(index)) {
+            self.all_unanswered.remove(flow.peer.network());
+            at = flow.links.behind();
+        }
     }
 }
 

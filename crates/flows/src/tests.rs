@@ -11,8 +11,9 @@ use crate::id::Header;
 use crate::peer::Peer;
 use crate::table::{
     ADDRESSES_MAX, ANSWER_MS, Due, FLOWS_OF_ADDRESS_MAX, Flows, FoundFlow, Full, REFUSED_MAX,
-    REFUSED_MS, State, UNANSWERED_MAX, UNANSWERED_OF_NETWORK_MAX, UNDECIDED_MS,
+    REFUSED_MS, State, UNDECIDED_MS,
 };
+use crate::unanswered::{UNANSWERED_MAX, UNANSWERED_OF_NETWORK_MAX, UnansweredFlows};
 use crate::waiting::{WAITING_BYTES_MAX, WAITING_MAX};
 
 mod moving;
@@ -24,7 +25,7 @@ const IDLE_MS: u64 = 30_000;
 
 fn flows() -> (Flows<()>, Arc<Budget>) {
     let budget = Arc::new(Budget::new(64 << 20, 0));
-    (Flows::new(&budget), budget)
+    (Flows::new(&budget, &Arc::new(UnansweredFlows::new(&budget))), budget)
 }
 
 fn peer(client: &str) -> Peer {
@@ -261,32 +262,40 @@ fn unanswered_flows_go_first_and_then_the_longest_idle() {
     assert_eq!(order, [old, new, two, one]);
 }
 
+/// The bounds are those of all tables of a process.
 #[test]
 fn flows_without_an_answer_are_bounded() {
-    let (mut flows, budget) = flows();
+    let budget = Arc::new(Budget::new(64 << 20, 0));
+    let all = Arc::new(UnansweredFlows::new(&budget));
+    let mut tables = [(); 2].map(|()| Flows::<()>::new(&budget, &all));
+    let mut begin = |n: usize, peer| tables[n % 2].begin(peer, FIRST, 0, ());
     let one_network = |n: u16| peer(&format!("198.51.100.{}:{}", n % 200, 1000 + n));
     for n in 0..UNANSWERED_OF_NETWORK_MAX {
-        flows.begin(one_network(n), FIRST, 0, ()).unwrap();
+        begin(n.into(), one_network(n)).unwrap();
     }
-    assert_eq!(flows.begin(one_network(300), FIRST, 0, ()), Err(Full::Network));
-    let first_of_all = flows.next_to_shed().unwrap();
+    for n in [0, 1] {
+        assert_eq!(begin(n, one_network(300)), Err(Full::Network));
+    }
     for n in usize::from(UNANSWERED_OF_NETWORK_MAX)..UNANSWERED_MAX {
+        assert!(!all.is_full());
         let ip = [10, (n >> 8) as u8, n as u8, 1];
-        flows.begin(Peer::new((ip, 1).into(), ([192, 0, 2, 1], 443).into()), FIRST, 1, ()).unwrap();
+        begin(n, Peer::new((ip, 1).into(), ([192, 0, 2, 1], 443).into())).unwrap();
     }
-    let newcomer = peer("203.0.113.1:1");
-    assert_eq!(flows.begin(newcomer, FIRST, 2, ()), Err(Full::Unanswered(first_of_all)));
-    flows.remove(first_of_all);
-    let newcomer = flows.begin(newcomer, FIRST, 2, ()).unwrap();
-    // An answer gives its network the room back.
-    flows.pass(newcomer, 2);
-    flows.note_server(newcomer, 1, 1, 2);
-    assert_eq!(flows.unanswered(), UNANSWERED_MAX - 1);
-    for key in flows.keys() {
-        flows.remove(key);
+    assert!(all.is_full());
+    let [mut one, other] = tables;
+    // An answer gives its network the room back, and so does the end of a worker.
+    let answered = one.next_to_shed().unwrap();
+    one.pass(answered, 2);
+    one.note_server(answered, 1, 1, 2);
+    assert_eq!((all.all(), one.idle_since_ms()), (UNANSWERED_MAX - 1, Some(2)));
+    one.begin(one_network(300), FIRST, 0, ()).unwrap();
+    drop(other);
+    assert_eq!(all.all(), UNANSWERED_MAX / 2);
+    for key in one.keys() {
+        one.remove(key);
     }
-    assert!(flows.is_empty() && flows.open() == 0);
-    drop(flows);
+    assert!(one.is_empty() && one.open() == 0 && all.all() == 0);
+    drop(one);
     assert_eq!(budget.used(), 0);
 }
 
@@ -365,7 +374,8 @@ fn an_idle_flow_is_small() {
     const PAYLOAD_BYTES: usize = 152;
     const COUNT: usize = 10_000;
     let budget = Arc::new(Budget::new(1 << 30, 0));
-    let mut flows = Flows::<[u64; PAYLOAD_BYTES / 8]>::new(&budget);
+    let mut flows =
+        Flows::<[u64; PAYLOAD_BYTES / 8]>::new(&budget, &Arc::new(UnansweredFlows::new(&budget)));
     for n in 0..COUNT {
         let ip = [10, (n >> 8) as u8, n as u8, 1];
         let peer = Peer::new((ip, 1).into(), ([192, 0, 2, 1], 443).into());

@@ -74,6 +74,8 @@ pub struct FlowBatch {
     pub body: Vec<u8>,
     /// Its sockets.
     pub sockets: Vec<Arc<OwnedFd>>,
+    /// The number of its flows.
+    pub flows: usize,
 }
 
 /// Flows that a message brings.
@@ -152,7 +154,7 @@ pub fn encode(moving: &[QuicMove], now_ms: u64) -> Option<FlowBatch> {
     let body = postcard::to_extend(&QuicFlowsV11 { via, flows }, bytes).ok()?;
     let addresses = moving.iter().flat_map(|moving| &moving.flow.addresses);
     let sockets = addresses.map(|address| address.payload.socket.clone()).collect();
-    Some(FlowBatch { body, sockets })
+    Some(FlowBatch { body, sockets, flows: moving.len() })
 }
 
 /// The cookie of the listening socket whose flows a message has.

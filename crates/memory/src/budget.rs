@@ -71,10 +71,12 @@ pub enum Account {
     Http,
     /// Compressors, dictionaries and deltas.
     Compression,
+    /// Flows of QUIC, what reads their hellos, and their datagrams that wait.
+    Flows,
 }
 
 /// All accounts with their names, in the order of [`Account`].
-const ACCOUNTS: [(Account, &str); 7] = [
+const ACCOUNTS: [(Account, &str); 8] = [
     (Account::Connections, "connections"),
     (Account::Received, "received"),
     (Account::Relayed, "relayed"),
@@ -82,6 +84,7 @@ const ACCOUNTS: [(Account, &str); 7] = [
     (Account::Log, "log"),
     (Account::Http, "http"),
     (Account::Compression, "compression"),
+    (Account::Flows, "flows"),
 ];
 
 /// The limit, and what is in use.
@@ -90,6 +93,8 @@ pub struct Budget {
     bytes_max: usize,
     /// See [`Budget::count_free_blocks`].
     free_blocks: AtomicUsize,
+    /// The greatest total that was noted.
+    peak: AtomicUsize,
     used: Accounts,
 }
 
@@ -99,8 +104,6 @@ pub struct Budget {
 #[repr(align(64))]
 struct Accounts {
     sums: [AtomicUsize; ACCOUNTS.len()],
-    /// The greatest total that was noted.
-    peak: AtomicUsize,
 }
 
 impl Budget {
@@ -110,7 +113,8 @@ impl Budget {
     /// paged in later, DNS.
     pub fn new(memory_max: usize, resident: usize) -> Self {
         let bytes_max = (memory_max.saturating_sub(resident) / 8 * 5).max(BYTES_MIN);
-        Self { bytes_max, free_blocks: AtomicUsize::new(0), used: Accounts::default() }
+        let [free_blocks, peak] = [const { AtomicUsize::new(0) }; 2];
+        Self { bytes_max, free_blocks, peak, used: Accounts::default() }
     }
 
     /// Counts bytes that were taken.
@@ -148,7 +152,7 @@ impl Budget {
     /// The greatest total so far.
     pub fn peak(&self) -> usize {
         self.note_peak();
-        self.used.peak.load(Relaxed)
+        self.peak.load(Relaxed)
     }
 
     /// Returns the bytes that are counted now, by the names of the accounts.
@@ -165,8 +169,8 @@ impl Budget {
     /// it each tick, and [`Budget::is_tight`] for each new connection.
     pub fn note_peak(&self) -> usize {
         let used = self.used();
-        if used > self.used.peak.load(Relaxed) {
-            self.used.peak.fetch_max(used, Relaxed);
+        if used > self.peak.load(Relaxed) {
+            self.peak.fetch_max(used, Relaxed);
         }
         used
     }
@@ -211,7 +215,7 @@ impl Budget {
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used = self.note_peak();
-        let peak = self.used.peak.load(Relaxed);
+        let peak = self.peak.load(Relaxed);
         write!(f, "{used} of {} bytes counted, peak {peak}", self.bytes_max)?;
         for ((account, name), before) in
             ACCOUNTS.iter().zip(iter::once(": ").chain(iter::repeat(", ")))
@@ -252,6 +256,11 @@ impl Counted {
     /// [`Budget::is_filling`].
     pub fn is_filling(&self, more: usize) -> bool {
         self.budget.is_filling(more)
+    }
+
+    /// The bytes that it counts.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Changes the count to `bytes`.

@@ -17,6 +17,7 @@ use eyelet_config::{Access, AdminSettings, LogFormat, RuleRef};
 use eyelet_engine::listing::Connections;
 use eyelet_engine::moving::batch::CONNECTION_DESCRIPTORS;
 use eyelet_hold::Which;
+use eyelet_memory::budget::Account;
 use eyelet_telemetry::counters;
 use eyelet_telemetry::held::HeldBy;
 use eyelet_telemetry::listing::streams::StreamCounts;
@@ -548,6 +549,7 @@ fn memory(snapshot: &Snapshot, unused: usize) -> Value {
             "connections": counted.resting_connections,
             "streams": StreamCounts::from(counted.resting_streams),
         },
+        "flows": { "bytes": budget.used_by(Account::Flows), "flows": counted.flows },
         "budget": {
             "memory_max": snapshot.config.limits.memory_max,
             "connections_bytes_max": budget.bytes_max(),

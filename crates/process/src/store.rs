@@ -2,7 +2,8 @@
 //! parked connections to the service manager, and the next process takes them over.
 //!
 //! Their states are a recording ([`eyelet_sys::recording`]) of the messages of an upgrade: HELLO,
-//! SOCKETS, TICKETS, SERVE, then a BATCH each, then END.
+//! SOCKETS, TICKETS, SERVE, then a BATCH each, then END. FLOWS of QUIC come with the first batches,
+//! and FLOWS_END behind the last of them.
 //!
 //! One process only may ever use a state, because two would use the same AEAD nonces:
 //!
@@ -29,11 +30,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use eyelet_engine::departure::{Collected, LeavingBatch, collect, departures};
+use eyelet_engine::departure::{Collected, Kept, collect, departures};
 use eyelet_engine::moving::batch::{Arrivals, count, deliver};
 use eyelet_engine::moving::parts::{
     ConnectionBatch, GroupPart, GroupProgress, IncomingGroup, is_first, parts,
 };
+use eyelet_engine::worker::inbox::Placed;
+use eyelet_handover::flows::{self, FlowBatch};
 use eyelet_sys::recording::{Recorder, Recording};
 use eyelet_sys::service;
 use eyelet_tls::tickets::Now;
@@ -46,6 +49,7 @@ use crate::serve::Running;
 use crate::takeover::{EarlierState, state};
 use eyelet_edge::snapshot;
 use eyelet_edge::snapshot::listen::{Bound, ListenError, own_files};
+use eyelet_edge::snapshot::published::worker_of_flows;
 
 /// The time that exchanges that are under way may take to end, if `drain_timeout` is not shorter.
 /// Parked connections stand still meanwhile, and nobody accepts.
@@ -114,13 +118,14 @@ fn record(
     let kept: Arc<[Arc<OwnedFd>]> = listeners.iter().flat_map(Bound::distinct).cloned().collect();
     // The next process keeps so many free, too, unless its limit is another.
     let batch_descriptors = snapshot::batch_descriptors();
-    let (departures, answers, leaving) =
+    let (mut departures, answers, leaving) =
         departures(running.workers(), &kept, batch_descriptors, Some(ACTIVE_MAX));
+    departures.iter_mut().for_each(|departure| departure.moves_flows = true);
     running.hand_over(departures);
     let end = Instant::now() + ACTIVE_MAX + LEAVE_TIMEOUT;
     let mut full = None;
-    let Collected { kept, stopped, .. } =
-        collect((answers, leaving), end, |batch| match record_batch(&mut recorder, batch) {
+    let Collected { kept, flows, stopped, .. } =
+        collect((answers, leaving), end, |kept| match record_kept(&mut recorder, &kept) {
             Err(error) if error.kind() == ErrorKind::StorageFull => {
                 full.get_or_insert(error);
                 Ok(false)
@@ -129,6 +134,9 @@ fn record(
         });
     if let Some(why) = full {
         tracing::error!("connections end: {why}");
+    }
+    if flows > 0 {
+        tracing::info!("{flows} flows of QUIC leave");
     }
     if let Some(why) = stopped {
         tracing::error!("{kept} connections leave, and the others are drained: {why}");
@@ -139,16 +147,21 @@ fn record(
     Ok((kept, recorder.finish()?))
 }
 
-/// Records a batch, or the parts of a group. The reader drops a group whose last part is missing.
-fn record_batch(recorder: &mut Recorder, batch: &LeavingBatch) -> io::Result<()> {
+/// Records a batch, the parts of a group, or flows. The reader drops a group whose last part is
+/// missing.
+fn record_kept(recorder: &mut Recorder, kept: &Kept<'_>) -> io::Result<()> {
     let mut send = |kind, body: &[u8], sockets: &[Arc<OwnedFd>]| {
         let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(|socket| socket.as_fd()).collect();
         recorder.send(kind, body, &sockets)
     };
-    match batch.group {
-        None => send(kind::BATCH, &batch.states, &batch.sockets),
-        Some(group) => parts(group, batch)
-            .try_for_each(|GroupPart { body, sockets }| send(kind::PART, &body, sockets)),
+    match kept {
+        Kept::Connections(batch) => match batch.group {
+            None => send(kind::BATCH, &batch.states, &batch.sockets),
+            Some(group) => parts(group, batch)
+                .try_for_each(|GroupPart { body, sockets }| send(kind::PART, &body, sockets)),
+        },
+        Kept::Flows(FlowBatch { body, sockets, .. }) => send(kind::FLOWS, body, sockets),
+        Kept::FlowsEnd => send(kind::FLOWS_END, &[], &[]),
     }
 }
 
@@ -195,31 +208,40 @@ impl Stored {
         if let Err(error) = running.ticket_keys().import(&tickets, Now::read()) {
             tracing::warn!("clients cannot resume their sessions: {error}");
         }
+        let (workers, listeners) = (running.arrivals(), running.listeners());
+        let process = workers.process.clone();
+        process.inboxes.await_flows();
         running.serve(first_id)?;
-        own_files(&running.listeners());
+        own_files(&listeners);
         if let Err(error) = service::forget() {
             tracing::error!("connections are closed: the service manager may keep them: {error}");
             // No state is read. Their clients would wait as long as the manager has the sockets.
             recording.close();
+            process.inboxes.end_flows(MESSAGE_TIMEOUT);
             return Ok(());
         }
-        let workers = running.arrivals();
         // Its waits would block the runtime of this thread.
         let taken = thread::spawn(move || {
             let mut taken = Taken::default();
-            let all = take(recording, &workers, &mut taken);
+            let all = take(recording, (&workers, &listeners), &mut taken);
+            // Whatever has come of them: nobody else reads datagrams.
+            workers.process.inboxes.end_flows(MESSAGE_TIMEOUT);
             (taken, all)
         });
         match taken.join() {
-            Ok((Taken { back, .. }, Ok(all))) if back == all => {
-                tracing::info!("{back} connections are back");
+            Ok((Taken { back, flows, .. }, Ok(all))) if back == all => {
+                let more = match flows {
+                    0 => String::new(),
+                    flows => format!(", and {flows} flows of QUIC"),
+                };
+                tracing::info!("{back} connections are back{more}");
             }
-            Ok((Taken { back, ended }, Ok(all))) => tracing::error!(
+            Ok((Taken { back, ended, .. }, Ok(all))) => tracing::error!(
                 "{back} of {all} connections are back: {ended} have ended here, and the service \
                  manager lost {}",
                 all.saturating_sub(back + ended)
             ),
-            Ok((Taken { back, ended }, Err(error))) => tracing::error!(
+            Ok((Taken { back, ended, .. }, Err(error))) => tracing::error!(
                 "{back} connections are back, {ended} have ended here, and others are lost: {error}"
             ),
             Err(_) => tracing::error!("internal error: connections are lost"),
@@ -235,12 +257,14 @@ struct Taken {
     back: usize,
     /// Those that cannot be read, or have no room. Nobody is there to take them back.
     ended: usize,
+    /// Flows of QUIC that the workers serve.
+    flows: usize,
 }
 
 /// Has the workers serve the connections, and counts them. Returns how many were recorded.
 fn take(
     mut recording: Recording,
-    workers: &Arrivals,
+    (workers, listeners): (&Arrivals, &[Bound]),
     taken: &mut Taken,
 ) -> Result<usize, HandoverError> {
     let (mut recorded, mut group) = (0, None);
@@ -259,6 +283,17 @@ fn take(
         let batch = match received.kind {
             kind::PART => next_part(&mut group, &body, sockets, (workers, taken)),
             kind::BATCH => Some(ConnectionBatch::new(body, sockets)),
+            kind::FLOWS => {
+                match take_flows((workers, listeners), (body.to_vec(), sockets)) {
+                    Ok(flows) => taken.flows += flows,
+                    Err(why) => tracing::error!("flows of QUIC end: {why}"),
+                }
+                None
+            }
+            kind::FLOWS_END => {
+                workers.process.inboxes.end_flows(MESSAGE_TIMEOUT);
+                None
+            }
             // What another process had besides connections.
             _ => None,
         };
@@ -283,6 +318,23 @@ fn take(
             }
         }
     }
+}
+
+/// Has the worker that reads their listening socket serve flows of QUIC. Returns how many it does.
+fn take_flows(
+    (workers, listeners): (&Arrivals, &[Bound]),
+    (body, sockets): (Vec<u8>, Vec<OwnedFd>),
+) -> Result<usize, String> {
+    let inboxes = &workers.process.inboxes;
+    let via = flows::via(&body).map_err(|error| error.to_string())?;
+    // Without one that reads their socket, any ends them, with their lines.
+    let worker = worker_of_flows(listeners, via, inboxes.workers()).unwrap_or(0);
+    let placed = inboxes.deliver_flows(worker, (body, sockets), MESSAGE_TIMEOUT);
+    let Placed { served, ended } = placed.map_err(|error| slow(&error)).flatten()?;
+    if ended > 0 {
+        tracing::error!("{ended} flows of QUIC end: no room, no listener, or not to be read");
+    }
+    Ok(served)
 }
 
 /// Adds a part to a group. Returns the group when it is whole.

@@ -487,9 +487,13 @@ impl LeavingWorkers {
                 }
                 end?;
             }
-            Ok(Leaving::Flows(batches)) => {
-                self.flows = self.flows.saturating_sub(1);
-                successor.give_flows(batches, self.flows == 0)?;
+            Ok(Leaving::Flows { worker, batches, are_last }) => {
+                self.flows = self.flows.saturating_sub(usize::from(are_last));
+                successor.give_flows(batches, are_last && self.flows == 0)?;
+                if let Some(worker) = self.answers.get(worker) {
+                    // The worker waits for it, or it has ended.
+                    let _ = worker.try_send(BatchAnswer::Committed { refused: Vec::new() });
+                }
             }
             Ok(Leaving::ParkedMoved) => self.parking = self.parking.saturating_sub(1),
             Ok(Leaving::Left) => self.active = self.active.saturating_sub(1),

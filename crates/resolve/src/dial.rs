@@ -194,8 +194,14 @@ pub async fn for_datagrams<O: Owner>(
     for ip in &found {
         check_loop(names, info, SocketAddr::new(*ip, host_port.port), guard.is_none())?;
     }
-    let routed = found.iter().find(is_routed).or(found.first());
-    let ip = routed.ok_or(End::failed(Reason::NoAddress))?;
+    let ip = match &*found {
+        // The connect of its socket says what this would.
+        [only] => only,
+        several => {
+            let routed = several.iter().find(is_routed).or(several.first());
+            routed.ok_or(End::failed(Reason::NoAddress))?
+        }
+    };
     Ok(SocketAddr::new(*ip, host_port.port))
 }
 

@@ -54,12 +54,21 @@ pub fn bind_to_source(fd: impl AsFd, source: IpAddr) -> io::Result<()> {
 }
 
 fn set_flag(fd: impl AsFd, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let len = size_of_val(&on) as libc::socklen_t;
+    set_option(fd, level, option, 1)
+}
+
+/// Sets an option of a socket that is an integer.
+pub(crate) fn set_option(
+    fd: impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let len = size_of_val(&value) as libc::socklen_t;
     // SAFETY: the descriptor is borrowed and thus open, and the kernel reads `len` bytes of an
     // integer of just that size before it returns; it keeps no pointer.
     let result = unsafe {
-        libc::setsockopt(fd.as_fd().as_raw_fd(), level, option, (&raw const on).cast(), len)
+        libc::setsockopt(fd.as_fd().as_raw_fd(), level, option, (&raw const value).cast(), len)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -24,9 +24,9 @@ pub const BATCH_BYTES: usize = 4 << 20;
 pub const GROUP_PARTS_MAX: usize = 16;
 /// Descriptors of one group.
 pub const GROUP_DESCRIPTORS_MAX: usize = GROUP_PARTS_MAX * BATCH_DESCRIPTORS_MAX;
-/// The most that a worker can have in the queue: its flows of QUIC, one batch, and the notes that
-/// all has passed and that it has left.
-const LEAVING_MAX: usize = 4;
+/// The most that a worker can have in the queue: one batch, or some of its flows of QUIC, and the
+/// notes that all has passed and that it has left.
+const LEAVING_MAX: usize = 3;
 
 /// Parked connections on their way to another process.
 pub struct LeavingBatch {
@@ -51,9 +51,18 @@ pub struct ParcelCounts {
 
 /// A message of a worker of the earlier process.
 pub enum Leaving {
-    /// A worker reads no datagrams any more, and gives all flows of which the other process reads
-    /// the sockets. This comes first, and once, where [`Departure::moves_flows`].
-    Flows(Vec<FlowBatch>),
+    /// The worker with this index reads no datagrams of clients any more, and gives some flows of
+    /// which the other process reads the sockets. It keeps copies, and waits for the
+    /// [`BatchAnswer`]. This comes first, where [`Departure::moves_flows`], and the last one says
+    /// so.
+    Flows {
+        /// The worker.
+        worker: usize,
+        /// The flows.
+        batches: Vec<FlowBatch>,
+        /// True if no more follow.
+        are_last: bool,
+    },
     /// The worker with this index has detached these connections. It keeps a copy, which nobody
     /// touches, and waits for the [`BatchAnswer`].
     Batch {
@@ -72,11 +81,12 @@ pub enum Leaving {
     Left,
 }
 
-/// The fate of a worker's batch.
+/// The fate of a worker's batch, or of some of its flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
     /// The other process owns the connections and groups, except for those with these indexes,
-    /// which it has dropped. This process never touches the others again.
+    /// which it has dropped. This process never touches the others again. Of flows these are the
+    /// indexes of batches.
     Committed {
         /// In ascending order.
         refused: Vec<usize>,
@@ -139,11 +149,23 @@ pub fn departures(
     (departures, answers, leaving)
 }
 
+/// The things that [`collect`] keeps.
+pub enum Kept<'a> {
+    /// A batch of connections.
+    Connections(&'a LeavingBatch),
+    /// A batch of flows of QUIC.
+    Flows(&'a FlowBatch),
+    /// No flows follow.
+    FlowsEnd,
+}
+
 /// The result of [`collect`].
 #[derive(Debug)]
 pub struct Collected {
     /// The number of connections that were kept.
     pub kept: usize,
+    /// The number of flows of QUIC that were kept.
+    pub flows: usize,
     /// True if there was no room for others.
     pub is_full: bool,
     /// The reason why it stopped before all workers had left.
@@ -167,21 +189,28 @@ impl Collected {
     }
 }
 
-/// Has all workers give up what they have, until they have left. `keep` gets each batch; it returns
-/// whether it has room for it. Otherwise all of the batch go back to their worker, and end there.
+/// Has all workers give up what they have, until they have left. `keep` gets each batch, and hears
+/// of the end of all flows; it returns whether it has room for it. Otherwise all of the batch go
+/// back to their worker, and end there.
 /// After an error of `keep`, or at `end`, workers take back what was not answered.
 pub fn collect(
     departures: (Vec<mpsc::Sender<BatchAnswer>>, Receiver<Leaving>),
     end: Instant,
-    mut keep: impl FnMut(&LeavingBatch) -> io::Result<bool>,
+    mut keep: impl FnMut(Kept<'_>) -> io::Result<bool>,
 ) -> Collected {
     let (answers, leaving) = departures;
-    let mut collected = Collected { kept: 0, is_full: false, stopped: None };
-    let mut active = answers.len();
+    let mut collected = Collected { kept: 0, flows: 0, is_full: false, stopped: None };
+    let (mut active, mut with_flows) = (answers.len(), answers.len());
+    let tell = |worker: usize, answer: BatchAnswer| {
+        if let Some(worker) = answers.get(worker) {
+            // The worker waits for it, or it has ended.
+            let _ = worker.try_send(answer);
+        }
+    };
     while active > 0 {
         match leaving.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(Leaving::Batch { worker, parcels, batch }) => {
-                let has_room = match keep(&batch) {
+                let has_room = match keep(Kept::Connections(&batch)) {
                     Ok(has_room) => has_room,
                     Err(error) => return collected.stopped_by(CollectError::Keep(error)),
                 };
@@ -194,14 +223,20 @@ pub fn collect(
                     collected.is_full = true;
                 }
                 let refused = (0..if has_room { 0 } else { parcels.len() }).collect();
-                let answer = BatchAnswer::Committed { refused };
-                if let Some(worker) = answers.get(worker) {
-                    // The worker waits for it, or it has ended.
-                    let _ = worker.try_send(answer);
+                tell(worker, BatchAnswer::Committed { refused });
+            }
+            Ok(Leaving::Flows { worker, batches, are_last }) => {
+                with_flows = with_flows.saturating_sub(usize::from(are_last));
+                match keep_flows(&mut keep, &batches, with_flows == 0) {
+                    Ok((flows, refused)) => {
+                        collected.flows += flows;
+                        collected.is_full |= !refused.is_empty();
+                        tell(worker, BatchAnswer::Committed { refused });
+                    }
+                    Err(error) => return collected.stopped_by(CollectError::Keep(error)),
                 }
             }
-            // Flows end here: nobody asked for them.
-            Ok(Leaving::ParkedMoved | Leaving::Flows(_)) => {}
+            Ok(Leaving::ParkedMoved) => {}
             Ok(Leaving::Left) => active -= 1,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => return collected.stopped_by(CollectError::Slow),
@@ -212,6 +247,26 @@ pub fn collect(
         let _ = worker.try_send(BatchAnswer::Over);
     }
     collected
+}
+
+/// Keeps flows. Returns how many, and the indexes of the batches without room.
+fn keep_flows(
+    keep: &mut impl FnMut(Kept<'_>) -> io::Result<bool>,
+    batches: &[FlowBatch],
+    are_all: bool,
+) -> io::Result<(usize, Vec<usize>)> {
+    let (mut flows, mut refused) = (0, Vec::new());
+    for (index, batch) in batches.iter().enumerate() {
+        match keep(Kept::Flows(batch))? {
+            true => flows += batch.flows,
+            false => refused.push(index),
+        }
+    }
+    if are_all {
+        // Without room for it the end of all says the same.
+        keep(Kept::FlowsEnd)?;
+    }
+    Ok((flows, refused))
 }
 
 #[cfg(test)]

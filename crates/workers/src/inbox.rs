@@ -3,12 +3,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use eyelet_flows::peer::Peer;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -38,6 +39,73 @@ const FLOWS_AWAITED: Duration = Duration::from_secs(25);
 /// The time between two looks for room in a worker's queue.
 const ROOM_STEP: Duration = Duration::from_millis(1);
 
+/// Flows that a worker may still have to end for others' new ones. So many connections may be open
+/// beyond their limit for a moment; beyond that each worker ends its own.
+const OWED_MAX: usize = 64;
+/// A worker with so many more unanswered flows than another one ends one for it. Workers with about
+/// as many need not ask each other.
+const UNANSWERED_MARGIN: usize = 16;
+/// A worker whose longest idle flow was idle for so much longer ends it for another one, in
+/// milliseconds.
+const IDLE_MARGIN_MS: u64 = 1_000;
+
+/// The flows of a worker that end first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstToShed {
+    /// Those that no server has answered.
+    pub unanswered: usize,
+    /// The time since when the longest idle other one is idle, in milliseconds; the greatest number
+    /// if there is none.
+    pub idle_since_ms: u64,
+}
+
+/// The flows that a worker has to end for others, and those that it has.
+#[derive(Debug)]
+pub struct SheddingFlows {
+    owed: AtomicUsize,
+    asked: Notify,
+    /// [`FirstToShed`], as the worker has last said it.
+    unanswered: AtomicUsize,
+    idle_since_ms: AtomicU64,
+}
+
+impl Default for SheddingFlows {
+    fn default() -> Self {
+        let [owed, unanswered] = [const { AtomicUsize::new(0) }; 2];
+        let idle_since_ms = AtomicU64::new(u64::MAX);
+        Self { owed, asked: Notify::new(), unanswered, idle_since_ms }
+    }
+}
+
+impl SheddingFlows {
+    /// Waits until flows are to be ended.
+    pub async fn asked(&self) {
+        self.asked.notified().await;
+    }
+
+    /// The number of flows to end.
+    pub fn take_owed(&self) -> usize {
+        self.owed.swap(0, Relaxed)
+    }
+
+    fn first(&self) -> FirstToShed {
+        let unanswered = self.unanswered.load(Relaxed).saturating_sub(self.owed.load(Relaxed));
+        FirstToShed { unanswered, idle_since_ms: self.idle_since_ms.load(Relaxed) }
+    }
+}
+
+impl FirstToShed {
+    /// True if one of these flows ends before all of another worker's.
+    fn goes_before(&self, other: &Self) -> bool {
+        match (self.unanswered, other.unanswered) {
+            (0, 0) => self.idle_since_ms.saturating_add(IDLE_MARGIN_MS) < other.idle_since_ms,
+            (0, _) => false,
+            (_, 0) => true,
+            (own, others) => own > others + UNANSWERED_MARGIN,
+        }
+    }
+}
+
 /// News of an earlier process's flows.
 pub enum FlowNews {
     /// A message with some of them, and their sockets. The answer says how many are served, and how
@@ -60,6 +128,7 @@ pub struct Placed {
 pub struct Inbox {
     pub datagrams: Receiver<Arc<HandedDatagram>>,
     pub flows: Receiver<FlowNews>,
+    pub shedding: Arc<SheddingFlows>,
 }
 
 /// The ways to all workers of a process.
@@ -78,6 +147,7 @@ pub struct Inboxes {
 struct Ways {
     datagrams: Sender<Arc<HandedDatagram>>,
     flows: Sender<FlowNews>,
+    shedding: Arc<SheddingFlows>,
 }
 
 impl Inboxes {
@@ -86,7 +156,9 @@ impl Inboxes {
         let each = |_| {
             let (datagrams, received) = channel(INBOX_MAX);
             let (flows, arrived) = channel(FLOW_MESSAGES_MAX);
-            (Ways { datagrams, flows }, Inbox { datagrams: received, flows: arrived })
+            let shedding = Arc::<SheddingFlows>::default();
+            let ways = Ways { datagrams, flows, shedding: shedding.clone() };
+            (ways, Inbox { datagrams: received, flows: arrived, shedding })
         };
         let (ways, inboxes) = (0..workers).map(each).unzip();
         // A second call would be a mistake of the caller; the first workers keep theirs.
@@ -101,6 +173,40 @@ impl Inboxes {
         let datagram = Arc::new(HandedDatagram { peer, listener, bytes: bytes.into(), ecn });
         let others = workers.iter().enumerate().filter(|(index, _)| *index != usize::from(from));
         others.fold(false, |had, (_, ways)| had | ways.datagrams.try_send(datagram.clone()).is_ok())
+    }
+
+    /// Says which flows of a worker end first.
+    pub fn note_first_to_shed(&self, worker: u16, first: FirstToShed) {
+        let ways = self.workers.get().and_then(|workers| workers.get(usize::from(worker)));
+        let Some(Ways { shedding, .. }) = ways else { return };
+        shedding.unanswered.store(first.unanswered, Relaxed);
+        shedding.idle_since_ms.store(first.idle_since_ms, Relaxed);
+    }
+
+    /// Has another worker end a flow soon, if it has one that ends before this worker's `first`.
+    /// Returns whether it will.
+    pub fn shed_elsewhere(&self, worker: u16, first: FirstToShed) -> bool {
+        let workers = self.workers.get().into_iter().flatten().enumerate();
+        let others = workers.filter(|(index, _)| *index != usize::from(worker));
+        let mut chosen = (first, None);
+        for (_, Ways { shedding, .. }) in others {
+            let other = shedding.first();
+            let is_next = match chosen {
+                (_, None) => other.goes_before(&first),
+                (best, Some(_)) => {
+                    other.unanswered > best.unanswered
+                        || other.unanswered == best.unanswered
+                            && other.idle_since_ms < best.idle_since_ms
+                }
+            };
+            if is_next && shedding.owed.load(Relaxed) < OWED_MAX {
+                chosen = (other, Some(shedding));
+            }
+        }
+        let Some(shedding) = chosen.1 else { return false };
+        shedding.owed.fetch_add(1, Relaxed);
+        shedding.asked.notify_one();
+        true
     }
 
     /// The number of workers.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use eyelet_flows::unanswered::UnansweredFlows;
 use eyelet_memory::budget::Budget;
 use eyelet_sys::socket;
 use tokio::sync::watch;
@@ -200,6 +201,8 @@ pub struct Process {
     pub handshakes: HandshakeBuckets,
     /// The queues by which workers give datagrams to each other.
     pub inboxes: Inboxes,
+    /// Flows of QUIC that no server has answered.
+    pub unanswered: Arc<UnansweredFlows>,
 }
 
 impl Process {
@@ -207,7 +210,17 @@ impl Process {
     pub fn new(budget: Arc<Budget>) -> Self {
         let [open, descriptors, descriptors_max, workers] = [const { AtomicUsize::new(0) }; 4];
         let (handshakes, inboxes) = (HandshakeBuckets::default(), Inboxes::default());
-        Self { open, budget, descriptors, descriptors_max, workers, handshakes, inboxes }
+        let unanswered = Arc::new(UnansweredFlows::new(&budget));
+        Self {
+            open,
+            budget,
+            descriptors,
+            descriptors_max,
+            workers,
+            handshakes,
+            inboxes,
+            unanswered,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use eyelet_flows::peer::Peer;
-use eyelet_flows::table::{Full, QuicFlow};
+use eyelet_flows::table::QuicFlow;
 use eyelet_memory::slab::Key;
 use eyelet_sys::socket::datagram;
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
@@ -31,11 +31,7 @@ impl Worker {
             return self.counters.flows_not_begun.up();
         }
         let now_ms = self.now_unix_ms();
-        let mut begun = self.flows.table.borrow_mut().begin(peer, dcid, now_ms, Passage::new(via));
-        if let Err(Full::Unanswered(oldest)) = begun {
-            self.end_flow(oldest, Reason::Shed(Shed::New));
-            begun = self.flows.table.borrow_mut().begin(peer, dcid, now_ms, Passage::new(via));
-        }
+        let begun = self.flows.table.borrow_mut().begin(peer, dcid, now_ms, Passage::new(via));
         let Ok(flow) = begun else { return self.counters.flows_not_begun.up() };
         self.flows.table.borrow_mut().hold(flow, first, ecn);
         self.counters.flows_begun.up();
@@ -79,7 +75,7 @@ impl Worker {
         else {
             return;
         };
-        let client = match datagram::never_ready() {
+        let client = match self.flows.never_ready() {
             Ok(client) => client,
             Err(error) => return self.end_flow(flow, Reason::Unregistered((&error).into())),
         };
@@ -88,18 +84,21 @@ impl Worker {
         self.begin_deciding(Accepted { listener, client, peer: peer.client() }, (flow, peer));
     }
 
-    /// Makes room for one more flow, where connections or descriptors are at their limit: flows end
-    /// that no server has answered, then the longest idle.
+    /// Makes room for one more flow, where connections or descriptors are at their limit, or flows
+    /// that no server has answered: flows end that no server has answered, then the longest idle,
+    /// whichever worker has them.
     fn make_flow_room(self: &Rc<Self>) -> bool {
         let Settings { connections_max, descriptors_max, .. } = self.settings.get();
-        let is_full = || {
-            self.process.open.load(Relaxed) >= connections_max
-                || self.process.descriptors.load(Relaxed) + 2 > descriptors_max
+        let process = &self.process;
+        let is_crowded = || {
+            process.open.load(Relaxed) >= connections_max
+                || process.descriptors.load(Relaxed) + 2 > descriptors_max
         };
+        let is_full = || is_crowded() || process.unanswered.is_full();
         let mut ended_unanswered = false;
         for _ in 0..SHED_A_NEW_ONE {
-            if !is_full() {
-                break;
+            if !is_full() || process.inboxes.shed_elsewhere(self.index, self.first_to_shed()) {
+                return true;
             }
             let next = self.flows.table.borrow().next_to_shed();
             let Some(next) = next else { break };
@@ -108,7 +107,7 @@ impl Worker {
                 let Some(flow) = table.flow(next) else { break };
                 (flow.payload.task, flow.is_answered())
             };
-            if ended_unanswered && is_answered {
+            if is_answered && (ended_unanswered || !is_crowded()) {
                 break;
             }
             ended_unanswered = !is_answered;

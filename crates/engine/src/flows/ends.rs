@@ -4,12 +4,14 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use eyelet_flows::table::{Due, FlowTraffic, QuicFlow, State};
+use eyelet_flows::unanswered::UNANSWERED_MAX;
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
-use eyelet_telemetry::reason::{Limit, Reason};
+use eyelet_telemetry::reason::{Limit, Reason, Shed};
 
-use crate::worker::Worker;
 use crate::worker::flow_state::Passage;
+use crate::worker::inbox::FirstToShed;
+use crate::worker::{Settings, Worker};
 use eyelet_handover::quic_move::QuicMove;
 
 /// A draining worker ends flows that were not used for so long.
@@ -42,6 +44,39 @@ impl Worker {
             );
         }
         self.tidy_datagram_sockets();
+        self.note_first_to_shed();
+    }
+
+    /// Tells other workers which flows end first here.
+    pub(super) fn note_first_to_shed(&self) {
+        self.process.inboxes.note_first_to_shed(self.index, self.first_to_shed());
+    }
+
+    pub(super) fn first_to_shed(&self) -> FirstToShed {
+        let table = self.flows.table.borrow();
+        let idle_since_ms = table.idle_since_ms().unwrap_or(u64::MAX);
+        FirstToShed { unanswered: table.unanswered(), idle_since_ms }
+    }
+
+    /// Ends flows, because other workers have begun new ones beyond a limit. Those that have ended
+    /// meanwhile may have made the room.
+    pub(super) fn shed_flows(self: &Rc<Self>, count: usize) {
+        let Settings { connections_max, descriptors_max, .. } = self.settings.get();
+        let process = &self.process;
+        let is_beyond = || {
+            process.open.load(Relaxed) > connections_max
+                || process.descriptors.load(Relaxed) > descriptors_max
+                || process.unanswered.all() > UNANSWERED_MAX
+        };
+        for _ in 0..count {
+            if !is_beyond() {
+                break;
+            }
+            let next = self.flows.table.borrow().next_to_shed();
+            let Some(next) = next else { break };
+            self.end_flow(next, Reason::Shed(Shed::New));
+        }
+        self.note_first_to_shed();
     }
 
     /// Ends all flows: the process ends, or another one reads their datagrams.

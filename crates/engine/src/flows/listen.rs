@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use eyelet_sys::{service, socket};
-use eyelet_telemetry::reason::Reason;
 
 use crate::ready::Token;
 use crate::worker::flow_state::DatagramSocket;
@@ -87,10 +86,11 @@ impl Worker {
     }
 
     /// Reads no more datagrams from the sockets in `kept`: another process does. With `moves_flows`
-    /// their flows leave the worker, which keeps them until the other process needs this one no
-    /// more; otherwise they end. Also closes a second socket at an address of `kept`, and ends its
-    /// flows: as long as it is open, the kernel sends it a share of the new clients. Flows of other
-    /// sockets go on here. Returns the other sockets for [`Worker::listen_datagrams`].
+    /// their flows are to leave the worker, by [`Worker::leave_some_flows`], which keeps them until
+    /// the other process needs this one no more; otherwise they end by it. A socket that the other
+    /// process lacks at the address of one that it has is closed, and its flows end: the kernel
+    /// would give it a share of the new clients as long as it is open. Flows of other sockets go on
+    /// here. Returns the other sockets for [`Worker::listen_datagrams`].
     pub(crate) fn leave_datagrams(
         self: &Rc<Self>,
         kept: &[Arc<OwnedFd>],
@@ -119,16 +119,14 @@ impl Worker {
             }
         }
         let keys = self.flows.table.borrow().keys();
+        let mut left = Vec::new();
         for key in keys {
             let via = self.flows.table.borrow_mut().flow(key).map(|flow| flow.payload.via.clone());
-            let Some(via) = via.filter(|via| leaves(via)) else { continue };
-            let moving = if moves_flows && is_kept(&via) { self.take_flow(key) } else { None };
-            match moving {
-                Some(moving) => self.flows.given.borrow_mut().push(moving),
-                // Its client repeats what was not answered, and begins anew with the other process.
-                None => self.end_flow(key, Reason::Drained(None)),
+            if let Some(via) = via.filter(|via| leaves(via)) {
+                left.push((key, moves_flows && is_kept(&via)));
             }
         }
+        self.flows.leaving.borrow_mut().left = left;
         again
     }
 }

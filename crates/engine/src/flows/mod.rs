@@ -30,10 +30,12 @@ const BATCHES: usize = 4;
 
 /// Takes what other workers receive, and flows of an earlier process, as long as the worker lives.
 pub async fn receive(worker: Rc<Worker>, inbox: Inbox) {
-    let Inbox { mut datagrams, mut flows } = inbox;
+    let Inbox { mut datagrams, mut flows, shedding } = inbox;
     loop {
         tokio::select! {
-            Some(handed) = datagrams.recv() => {
+            handed = datagrams.recv() => {
+                // The process ends.
+                let Some(handed) = handed else { break };
                 if !survives(|| worker.take_handed(&handed)) {
                     worker.counters.flow_datagrams_dropped.up();
                 }
@@ -45,7 +47,12 @@ pub async fn receive(worker: Rc<Worker>, inbox: Inbox) {
                     false
                 });
             }
-            else => break,
+            () = shedding.asked() => {
+                survives(|| {
+                    worker.shed_flows(shedding.take_owed());
+                    false
+                });
+            }
         }
     }
 }
@@ -78,6 +85,7 @@ impl Worker {
         for event in events.iter() {
             if let Token::Datagrams(index) = Token::decode(event.token) {
                 left |= survives(|| self.read_clients(index));
+                self.note_first_to_shed();
             }
         }
         left

@@ -10,7 +10,6 @@ use eyelet_flows::moving::{FlowAddress, MovingFlow};
 use eyelet_flows::table::QuicFlow;
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::reason::{Reason, Shed};
-use quinn_udp::UdpSocketState;
 
 use crate::departure::BATCH_BYTES;
 use crate::ready::Token;
@@ -20,6 +19,9 @@ use crate::worker::{Settings, Worker};
 use eyelet_handover::flows::{FlowBatch, FlowsRead, encode, flow_bytes};
 use eyelet_handover::own;
 use eyelet_handover::quic_move::{MovingGuard, MovingPassage, QuicMove};
+
+/// Flows that leave in one iteration: about a millisecond.
+pub(super) const FLOWS_AT_ONCE: usize = 256;
 
 /// A flow that its worker does not serve.
 enum Unplaced {
@@ -77,16 +79,38 @@ impl Worker {
         Some(FlowAddress { peer, is_answered, since_ms, payload })
     }
 
-    /// The messages for the flows that the worker has given up, with so many descriptors each at
-    /// most.
-    pub(crate) fn flow_batches(&self, descriptors_max: usize) -> Vec<FlowBatch> {
-        let mut given = self.flows.given.borrow_mut();
-        given.sort_by_key(|moving| moving.via);
+    /// Lets the next flows leave that are to. Those that cannot end: their clients repeat what was
+    /// not answered, and begin anew. Returns the messages for the others, with so many descriptors
+    /// each at most, and whether these were the last.
+    pub(crate) fn leave_some_flows(
+        self: &Rc<Self>,
+        descriptors_max: usize,
+    ) -> (Vec<FlowBatch>, bool) {
+        let (next, are_last) = {
+            let left = &mut self.flows.leaving.borrow_mut().left;
+            let next = left.split_off(left.len().saturating_sub(FLOWS_AT_ONCE));
+            (next, left.is_empty())
+        };
+        let mut moving = Vec::new();
+        for (key, moves) in next {
+            match if moves { self.take_flow(key) } else { None } {
+                Some(flow) => moving.push(flow),
+                // It may have left with another address of its client.
+                None => self.end_flow(key, Reason::Drained(None)),
+            }
+        }
+        moving.sort_by_key(|moving| moving.via);
+        let batches = self.batches(&moving, descriptors_max);
+        self.flows.leaving.borrow_mut().give(moving);
+        (batches, are_last)
+    }
+
+    fn batches(&self, moving: &[QuicMove], descriptors_max: usize) -> Vec<FlowBatch> {
         let now_ms = self.now_unix_ms();
         let (mut batches, mut begin) = (Vec::new(), 0);
-        while let Some(first) = given.get(begin) {
+        while let Some(first) = moving.get(begin) {
             let (mut end, mut sockets, mut bytes) = (begin, 0, 0);
-            while let Some(next) = given.get(end).filter(|next| next.via == first.via) {
+            while let Some(next) = moving.get(end).filter(|next| next.via == first.via) {
                 let more = next.flow.addresses.len();
                 let is_full = sockets + more > descriptors_max || bytes >= BATCH_BYTES;
                 if end > begin && is_full {
@@ -94,15 +118,32 @@ impl Worker {
                 }
                 (end, sockets, bytes) = (end + 1, sockets + more, bytes + flow_bytes(next));
             }
-            batches.extend(encode(given.get(begin..end).unwrap_or_default(), now_ms));
+            batches.extend(encode(moving.get(begin..end).unwrap_or_default(), now_ms));
             begin = end;
         }
         batches
     }
 
+    /// Ends the flows of some of the last batches, for which nobody has room.
+    pub(crate) fn end_refused_flows(&self, batches: &[usize], refused: &[usize]) {
+        let mut leaving = self.flows.leaving.borrow_mut();
+        let mut end = leaving.given();
+        let mut ended = Vec::new();
+        for (index, flows) in batches.iter().enumerate().rev() {
+            let begin = end.saturating_sub(*flows);
+            if refused.contains(&index) {
+                ended.extend(leaving.take_back(begin..end));
+            }
+            end = begin;
+        }
+        drop(leaving);
+        ended.into_iter().for_each(|moving| self.end_moving(moving, Reason::Drained(None)));
+    }
+
     /// Serves flows again that the other process has not got, because it has died.
     pub(crate) fn take_flows_back(self: &Rc<Self>) {
-        let given = self.flows.given.take();
+        let given = self.take_given_flows();
+        self.find_sockets_again();
         for moving in given {
             if let Err(why) = self.place_flow(moving) {
                 self.end_unplaced(why, Reason::Drained(None));
@@ -111,15 +152,35 @@ impl Worker {
         self.flows.table.borrow_mut().restore_order();
     }
 
+    /// Gives flows that have not left yet the sockets that the worker reads again.
+    fn find_sockets_again(&self) {
+        let sockets = self.flows.sockets.borrow();
+        let keys = self.flows.table.borrow().keys();
+        for key in keys {
+            let mut table = self.flows.table.borrow_mut();
+            let Some(flow) = table.flow(key) else { continue };
+            let via = &mut flow.payload.via;
+            if let Some(known) = sockets.iter().flatten().find(|known| known.cookie == via.cookie) {
+                *via = known.clone();
+            }
+        }
+    }
+
     /// Ends flows that no process serves any more.
     pub(crate) fn end_given_flows(&self) {
-        let given = self.flows.given.take();
+        let given = self.take_given_flows();
         given.into_iter().for_each(|moving| self.end_moving(moving, Reason::Drained(None)));
     }
 
     /// The other process serves for good: its flows are forgotten here.
     pub(crate) fn forget_given_flows(&self) {
-        self.flows.given.take();
+        self.take_given_flows();
+    }
+
+    fn take_given_flows(&self) -> Vec<QuicMove> {
+        let mut leaving = self.flows.leaving.borrow_mut();
+        leaving.left.clear();
+        leaving.take_all()
     }
 
     /// Serves flows of another process, as far as there is room for them. The others end.
@@ -231,10 +292,8 @@ impl Worker {
 fn passage(via: &Rc<DatagramSocket>, moving: MovingPassage) -> io::Result<Passage> {
     let MovingPassage { socket, to, guard, begins_anew } = moving;
     let mut passage = Passage::new(via);
-    let socket = own(socket)?;
-    // It sets the socket's options.
-    UdpSocketState::new((&socket).into())?;
-    passage.upstream = Some((socket, to));
+    // It keeps its options.
+    passage.upstream = Some((own(socket)?, to));
     passage.begins_anew = begins_anew;
     match guard {
         MovingGuard::Free => {}

@@ -9,21 +9,22 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use eyelet_memory::budget::Counted;
+use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_relay::Relay;
 use eyelet_sys::socket::datagram;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 
+use crate::flows::moving::FLOWS_AT_ONCE;
 use crate::testing::stepper::{Stepper, check_worker};
 use crate::testing::{SETTINGS, plain_program, worker, worker_with};
 use crate::worker::flow_state::FlowPass;
 use crate::worker::inbox::{FlowNews, Placed};
-use crate::worker::{Handle, ListenerSocket, Program, Settings, Task, Worker};
+use crate::worker::{Handle, ListenerSocket, Process, Program, Settings, Task, Worker};
 use eyelet_handover::flows::FlowBatch;
 use eyelet_handover::flows::{FlowImportError, VERSION_FLOWS, decode, via};
 use eyelet_handover::guard::{DatagramGuard, GuardTurn};
-use eyelet_handover::quic_move::MovingGuard;
+use eyelet_handover::quic_move::{MovingGuard, QuicMove};
 
 /// Lets all flows pass to one server, with a guard that drops what begins with its byte.
 struct Passing {
@@ -180,6 +181,18 @@ fn copies(batches: &[FlowBatch]) -> Vec<(Vec<u8>, Vec<OwnedFd>)> {
     batches.iter().map(copy).collect()
 }
 
+/// Has all flows leave that are to, some at a time.
+fn leave(worker: &Rc<Worker>, descriptors_max: usize) -> Vec<FlowBatch> {
+    let mut all = Vec::new();
+    loop {
+        let (batches, are_last) = worker.leave_some_flows(descriptors_max);
+        all.extend(batches);
+        if are_last {
+            return all;
+        }
+    }
+}
+
 fn arrive(worker: &Rc<Worker>, batches: Vec<(Vec<u8>, Vec<OwnedFd>)>) -> Vec<Placed> {
     let said = batches.into_iter().map(|(body, sockets)| {
         let (placed, said) = std::sync::mpsc::sync_channel(1);
@@ -218,10 +231,10 @@ fn flows_pass_in_the_next_process() {
 
     let kept = [network.listener.clone()];
     let again = old.leave_datagrams(&kept, true);
+    let batches = leave(&old, 100);
     let lines = program.logged.take();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    let batches = old.flow_batches(100);
-    assert_eq!((batches.len(), batches[0].sockets.len()), (1, 2));
+    assert_eq!((batches.len(), batches[0].sockets.len(), batches[0].flows), (1, 2, 2));
     assert_eq!(old.process.descriptors.load(Relaxed), 0);
     // Both sides send while nobody reads.
     one.send(&long(2, b"server-1", b"client", 60, 3)).unwrap();
@@ -263,7 +276,7 @@ fn flows_pass_in_the_next_process() {
 fn flows_come_back() {
     let Scene { network, worker: old, mut stepper, program, client, edge } = Scene::new();
     let again = old.leave_datagrams(from_ref(&network.listener), true);
-    let batches = old.flow_batches(100);
+    let batches = leave(&old, 100);
     network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
     drop(copies(&batches));
     drop(batches);
@@ -284,7 +297,7 @@ fn flows_come_back() {
 fn flows_of_a_removed_listener_stay() {
     let Scene { network, worker: old, mut stepper, program, client, edge } = Scene::new();
     drop(old.leave_datagrams(&[], true));
-    assert!(old.flow_batches(100).is_empty());
+    assert!(leave(&old, 100).is_empty());
     network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
     network.client().send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
     stepper.iterate();
@@ -306,7 +319,7 @@ fn a_removed_socket_at_a_kept_address_closes() {
     let removed = Arc::downgrade(&listener);
     drop(listener);
     let again = old.leave_datagrams(from_ref(&kept), true);
-    assert!(old.flow_batches(100).is_empty() && removed.upgrade().is_none());
+    assert!(leave(&old, 100).is_empty() && removed.upgrade().is_none());
     assert_eq!((again.len(), program.logged.borrow().len()), (1, 1));
     drop(again);
     end(stepper, old);
@@ -321,7 +334,7 @@ fn flows_without_room_end_with_their_lines() {
     let (mut stepper, _program) = network.serve(&old);
     let _clients: Vec<_> = (0..FLOWS).map(|_| network.begin(&mut stepper, 1)).collect();
     let again = old.leave_datagrams(from_ref(&network.listener), true);
-    let batches = old.flow_batches(8);
+    let batches = leave(&old, 8);
     assert_eq!(batches.iter().map(|it| it.sockets.len()).collect::<Vec<_>>(), [8, 8, 4]);
     let (after, program) = network.serve(&new);
     let placed = arrive(&new, copies(&batches));
@@ -341,7 +354,7 @@ fn flows_without_room_end_with_their_lines() {
 fn a_message_that_is_none_is_refused_whole() {
     let Scene { network, worker: old, stepper, program, client: _client, .. } = Scene::new();
     let again = old.leave_datagrams(from_ref(&network.listener), true);
-    let batch = old.flow_batches(100).pop().unwrap();
+    let batch = leave(&old, 100).pop().unwrap();
     let socket = || batch.sockets[0].try_clone().unwrap();
     let read = |body: &[u8], sockets: Vec<OwnedFd>| {
         decode(body, sockets, old.now_unix_ms(), |bytes| program.import_guard(bytes)).map(|read| {
@@ -383,4 +396,89 @@ fn a_message_that_is_none_is_refused_whole() {
     assert!(matches!(guard, MovingGuard::HelloIsOver));
     drop(again);
     end(stepper, old);
+}
+
+/// An upgrade must not keep a worker busy with all its flows at once, and the copies that it keeps
+/// count.
+#[test]
+fn flows_leave_some_at_a_time_and_count() {
+    let network = Network::new();
+    let old = worker();
+    let (mut stepper, program) = network.serve(&old);
+    let clients: Vec<_> = (0..FLOWS_AT_ONCE + 2).map(|_| network.client()).collect();
+    for client in &clients {
+        client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
+        stepper.iterate();
+        // One network has no more unanswered ones.
+        let (_, edge) = network.heard().unwrap();
+        network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
+        stepper.iterate();
+    }
+    let again = old.leave_datagrams(from_ref(&network.listener), true);
+    let counted = || old.process.budget.used_by(Account::Flows);
+    let (first, are_last) = old.leave_some_flows(100);
+    let flows: Vec<_> = first.iter().map(|batch| batch.flows).collect();
+    assert_eq!((flows.iter().sum(), are_last), (FLOWS_AT_ONCE, false));
+    assert!(counted() > FLOWS_AT_ONCE * size_of::<QuicMove>());
+    // The others are served as before.
+    assert_eq!(old.flows.table.borrow().open(), 2);
+    let (rest, are_last) = old.leave_some_flows(100);
+    assert_eq!((rest[0].flows, are_last), (2, true));
+    // Nobody has room for the first of both batches of the first part, and for the rest.
+    drop((first, rest));
+    let before = counted();
+    old.end_refused_flows(&[2], &[0]);
+    assert_eq!(program.logged.take().len(), 2);
+    old.end_refused_flows(&flows, &[0]);
+    assert_eq!(program.logged.take().len(), flows[0]);
+    assert!(counted() < before);
+    old.listen_datagrams(&again);
+    old.take_flows_back();
+    assert_eq!(old.flows.table.borrow().open(), FLOWS_AT_ONCE - flows[0]);
+    drop(again);
+    end(stepper, old);
+}
+
+/// Connections are at their limit. Those that no server has answered go first, whichever worker has
+/// them: the only flow of the other worker goes on.
+#[test]
+fn unanswered_flows_of_another_worker_go_first() {
+    let process = Arc::new(Process::new(Arc::new(Budget::new(64 << 20, 0))));
+    let settings = Settings { connections_max: 4, ..SETTINGS };
+    let of = |index| {
+        let worker = Worker::new(index, settings, process.clone(), Arc::default()).unwrap();
+        (Network::new(), Rc::new(worker))
+    };
+    let (crowded, calm) = (of(0), of(1));
+    let mut inboxes = process.inboxes.open(2);
+    let begin = |(network, _): &(Network, Rc<Worker>), stepper: &mut Stepper| {
+        let client = network.client();
+        client.send(&long(0, b"first-id", b"client", 1200, 1)).unwrap();
+        stepper.iterate();
+        client
+    };
+    let ((mut many, lines), (mut few, calm_lines)) =
+        (crowded.0.serve(&crowded.1), calm.0.serve(&calm.1));
+    let _strangers = [(); 3].map(|()| begin(&crowded, &mut many));
+    let client = begin(&calm, &mut few);
+    let (_, edge) = calm.0.heard().unwrap();
+    calm.0.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
+    few.iterate();
+    assert_eq!(client.recv(&mut [0; 2048]).unwrap(), 1200);
+    assert_eq!((process.open.load(Relaxed), process.unanswered.all()), (4, 3));
+    let _newcomer = begin(&calm, &mut few);
+    assert!(calm.0.heard().is_some(), "it passes at once");
+    assert!(calm_lines.logged.borrow().is_empty());
+    let owed = inboxes.remove(0).shedding.take_owed();
+    crowded.1.shed_flows(owed);
+    let reasons: Vec<_> = lines.logged.take().into_iter().map(|(.., reason)| reason).collect();
+    assert_eq!(reasons.len(), 1, "{reasons:?}");
+    assert_eq!(process.open.load(Relaxed), 4);
+    for (stepper, (_, worker)) in [(many, crowded), (few, calm)] {
+        drop(stepper);
+        worker.end_all_flows();
+        worker.leave_datagrams(&[], false);
+        worker.tidy_datagram_sockets();
+    }
+    assert_eq!((process.open.load(Relaxed), process.unanswered.all()), (0, 0));
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use eyelet_memory::slab::Key;
+use eyelet_sys::socket::datagram;
 use eyelet_telemetry::reason::Reason;
 use eyelet_wire::quic::{LongKind, QuicHeader, packets};
 use quinn_udp::{EcnCodepoint, Transmit, UdpSocketState};
@@ -31,8 +32,6 @@ impl Worker {
         socket: OwnedFd,
         to: SocketAddr,
     ) -> io::Result<()> {
-        // It sets the socket's options. All sockets of a worker then share a listener's state.
-        UdpSocketState::new((&socket).into())?;
         self.table.borrow().epoll.add_listener(&socket, Token::Flow(key).encode())?;
         let mut table = self.flows.table.borrow_mut();
         let flow = table.flow(key).ok_or(io::ErrorKind::NotConnected)?;
@@ -55,14 +54,19 @@ impl Worker {
             let mut table = self.flows.table.borrow_mut();
             let Some(flow) = table.flow(key) else { return };
             let Some((socket, to)) = &flow.payload.upstream else { return };
-            let transmit = Transmit {
-                destination: *to,
-                ecn,
-                contents: bytes,
-                segment_size: Some(stride),
-                src_ip: None,
+            let sent = if bytes.len() <= stride && ecn.is_none() {
+                // Nothing is said beside it, so the kernel uses the socket's route.
+                datagram::send(socket, bytes)
+            } else {
+                let transmit = Transmit {
+                    destination: *to,
+                    ecn,
+                    contents: bytes,
+                    segment_size: Some(stride),
+                    src_ip: None,
+                };
+                send_all(&flow.payload.via.state, socket, &transmit, stride)
             };
-            let sent = send_all(&flow.payload.via.state, socket, &transmit, stride);
             let (bytes, datagrams) = (bytes.len(), bytes.len().div_ceil(stride.max(1)));
             table.note_client(key, bytes, datagrams, now_ms);
             sent
@@ -137,8 +141,8 @@ impl Worker {
             table.flow(key).is_some_and(|flow| !flow.is_answered() || flow.payload.guard.is_some());
         let mut begins_anew = false;
         if is_guarded {
-            for datagram in bytes.chunks(stride) {
-                let said = said(datagram, |scid| table.note_server_id(key, scid));
+            for one in bytes.chunks(stride) {
+                let said = said(one, |scid| table.note_server_id(key, scid));
                 begins_anew |= said.begins_anew;
                 if let Some(flow) = table.flow(key) {
                     flow.payload.begins_anew |= said.begins_anew && !flow.is_answered();

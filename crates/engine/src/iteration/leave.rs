@@ -36,11 +36,12 @@ impl Iterations {
     pub(super) async fn hand_over(&mut self, orders: &mut WorkerOrders) -> io::Result<bool> {
         let worker = self.worker.clone();
         let departure = worker.program().and_then(|program| program.departure());
-        let Some(departure) = departure else { return Ok(false) };
+        let Some(mut departure) = departure else { return Ok(false) };
         let now = Instant::now();
         let drain_timeout = worker.settings.get().drain_timeout;
         // Until the order to let go, this worker may have to accept again.
         let mut sockets = Some(self.leave_listeners(&departure, now));
+        let mut early = self.leave_flows(&mut departure, orders).await?;
         let Departure { kept, batches, descriptors_max, reads_below, .. } = departure;
         let Departure { mut answers, active_max, .. } = departure;
         let end = active_max.map(|active_max| now + drain_timeout.min(active_max));
@@ -76,7 +77,11 @@ impl Iterations {
             } else if worker.is_retired() {
                 search.rouse_again(&worker);
             }
-            match self.next_event(&mut answers, orders).await? {
+            let event = match early.take() {
+                None => self.next_event(&mut answers, orders).await?,
+                event => event,
+            };
+            match event {
                 None => {}
                 Some(HandoverEvent::Order(Order::Settled)) => {
                     sockets = None;
@@ -101,17 +106,50 @@ impl Iterations {
         }
     }
 
-    /// Stops accepting, and gives flows of QUIC to the other process.
+    /// Stops accepting.
     fn leave_listeners(&mut self, departure: &Departure, now: Instant) -> Vec<ListenerSocket> {
-        let Departure { kept, moves_flows, descriptors_max, .. } = departure;
-        let left = (&**kept, *moves_flows);
-        let sockets = self.worker.leave(&mut self.accepting, left, now + LAST_ACCEPT_TIME);
-        if *moves_flows {
-            let flows = self.worker.flow_batches(*descriptors_max);
-            // The queue has room for what each worker sends.
-            let _ = departure.batches.try_send(Leaving::Flows(flows));
+        let left = (&*departure.kept, departure.moves_flows);
+        self.worker.leave(&mut self.accepting, left, now + LAST_ACCEPT_TIME)
+    }
+
+    /// Gives flows of QUIC to the other process, or ends them, some at a time: the others go on
+    /// between. Returns what has come that was no answer to them.
+    async fn leave_flows(
+        &mut self,
+        departure: &mut Departure,
+        orders: &mut WorkerOrders,
+    ) -> io::Result<Option<HandoverEvent>> {
+        let worker = self.worker.clone();
+        let mut early = None;
+        loop {
+            let (batches, are_last) = worker.leave_some_flows(departure.descriptors_max);
+            if !departure.moves_flows {
+                self.next(pin!(ready(()))).await?;
+            } else {
+                let flows: Vec<usize> = batches.iter().map(|batch| batch.flows).collect();
+                let index = worker.index.into();
+                // The queue has room for what each worker sends.
+                let _ =
+                    departure.batches.try_send(Leaving::Flows { worker: index, batches, are_last });
+                loop {
+                    match self.next_event(&mut departure.answers, orders).await? {
+                        Some(HandoverEvent::Answer(Some(BatchAnswer::Committed { refused }))) => {
+                            worker.end_refused_flows(&flows, &refused);
+                            break;
+                        }
+                        Some(HandoverEvent::Order(Order::Drain)) => {
+                            early = Some(HandoverEvent::Order(Order::Drain));
+                        }
+                        // An order to reload is obeyed once this has settled.
+                        None | Some(HandoverEvent::Order(_)) => {}
+                        answer => return Ok(answer),
+                    }
+                }
+            }
+            if are_last {
+                return Ok(early);
+            }
         }
-        sockets
     }
 
     /// Accepts again from these sockets, because the other process has died. Returns whether this

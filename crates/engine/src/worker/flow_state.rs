@@ -1,21 +1,24 @@
 //! The state of a worker's flows of QUIC: their table, listening sockets and buffer. `flows/` has
 //! what becomes of their datagrams.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use eyelet_flows::table::{Flows, QuicFlow};
-use eyelet_memory::budget::Budget;
+use eyelet_flows::unanswered::UnansweredFlows;
+use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_sys::socket;
 use eyelet_sys::socket::datagram;
 use eyelet_telemetry::info::Parked;
 use quinn_udp::UdpSocketState;
 
+use eyelet_handover::flows::flow_bytes;
 use eyelet_handover::guard::DatagramGuard;
 use eyelet_handover::quic_move::QuicMove;
 
@@ -85,8 +88,55 @@ pub(crate) struct WorkerFlows {
     /// True if a listening socket is not read, because the flows of an earlier process are still to
     /// come.
     pub awaits: Cell<bool>,
-    /// Flows that another process was given. They come back if it dies.
-    pub given: RefCell<Vec<QuicMove>>,
+    /// Stands for the client's socket of each flow that is decided. Made at the first one.
+    never_ready: OnceCell<OwnedFd>,
+    /// Flows that are still to leave for another process, and those that it was given.
+    pub leaving: RefCell<LeavingFlows>,
+}
+
+/// Flows on their way to another process.
+pub(crate) struct LeavingFlows {
+    /// Those that leave next, the last one first. True: the other process takes it.
+    pub left: Vec<(Key, bool)>,
+    /// Those that the other process was given. They come back if it dies.
+    given: Vec<QuicMove>,
+    counted: Counted,
+}
+
+impl LeavingFlows {
+    fn new(budget: &Arc<Budget>) -> Self {
+        let counted = Counted::of(budget, Account::Flows, 0);
+        Self { left: Vec::new(), given: Vec::new(), counted }
+    }
+
+    /// Adds flows that the other process is given.
+    pub fn give(&mut self, flows: Vec<QuicMove>) {
+        self.counted.set(self.counted.bytes() + flows.iter().map(bytes).sum::<usize>());
+        self.given.extend(flows);
+    }
+
+    /// Takes flows back that were given, by their order.
+    pub fn take_back(&mut self, range: Range<usize>) -> Vec<QuicMove> {
+        let taken: Vec<QuicMove> = self.given.drain(range).collect();
+        self.counted.set(self.counted.bytes() - taken.iter().map(bytes).sum::<usize>());
+        taken
+    }
+
+    /// Takes all flows back that were given.
+    pub fn take_all(&mut self) -> Vec<QuicMove> {
+        self.counted.set(0);
+        std::mem::take(&mut self.given)
+    }
+
+    /// The number of flows that the other process was given.
+    pub fn given(&self) -> usize {
+        self.given.len()
+    }
+}
+
+/// Bytes of a copy of a flow.
+fn bytes(moving: &QuicMove) -> usize {
+    size_of::<QuicMove>() + flow_bytes(moving)
 }
 
 impl Passage {
@@ -106,13 +156,25 @@ impl Passage {
 }
 
 impl WorkerFlows {
-    pub fn new(budget: &Arc<Budget>) -> Self {
+    pub fn new(budget: &Arc<Budget>, unanswered: &Arc<UnansweredFlows>) -> Self {
         Self {
-            table: RefCell::new(Flows::new(budget)),
+            table: RefCell::new(Flows::new(budget, unanswered)),
             sockets: RefCell::default(),
             buffer: RefCell::default(),
             awaits: Cell::default(),
-            given: RefCell::default(),
+            never_ready: OnceCell::new(),
+            leaving: RefCell::new(LeavingFlows::new(budget)),
+        }
+    }
+
+    /// A descriptor that is never ready.
+    pub fn never_ready(&self) -> io::Result<OwnedFd> {
+        match self.never_ready.get() {
+            Some(known) => known.try_clone(),
+            None => {
+                let made = datagram::never_ready()?;
+                self.never_ready.get_or_init(|| made).try_clone()
+            }
         }
     }
 

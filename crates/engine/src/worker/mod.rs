@@ -316,7 +316,7 @@ impl Worker {
         let shared = RefCell::new(SharedInfo::new(&process.budget));
         let pieces = Rc::new(SharedPieces::new(&process.budget));
         let table = RefCell::new(ConnectionTable::new(&process.budget, FIRST_TICK)?);
-        let flows = WorkerFlows::new(&process.budget);
+        let flows = WorkerFlows::new(&process.budget, &process.unanswered);
         process.workers.fetch_add(1, Relaxed);
         process.descriptors_max.store(settings.descriptors_max, Relaxed);
         Ok(Self {

@@ -5,14 +5,13 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::moving::group::SocketRoom;
 use eyelet_engine::moving::parcel::Parcel;
 use eyelet_engine::moving::parts::{GroupProgress, IncomingGroup};
-use eyelet_engine::worker::inbox::FlowNews;
+use eyelet_engine::testing::flows::come_and_go;
 use eyelet_engine::worker::{Process, Settings, Worker};
 use eyelet_memory::budget::{Account, Budget};
 use eyelet_record::{EXPORT_BYTES, Session};
@@ -33,9 +32,13 @@ const STORED: [&str; 11] = [
     include_str!("../../../handover/src/v12/known.hex"),
 ];
 
+/// Stored flows of QUIC, and how many sockets they have.
+pub const FLOWS: &str = include_str!("../../../handover/src/v11/flows.hex");
+pub const FLOWS_SOCKETS: u8 = 2;
+
 /// The first byte says what the others are: a session, a message, parts of a group, each behind its
 /// length in two bytes and the number of its sockets in one, flows of QUIC behind the number of
-/// their sockets, or changes of a stored message.
+/// their sockets, or changes of the stored flows, or of another stored message.
 /// A change is a position of two bytes, and a byte to put there.
 pub fn any_message(input: &[u8]) {
     let Some((&choice, rest)) = input.split_first() else { return };
@@ -43,24 +46,37 @@ pub fn any_message(input: &[u8]) {
         0 => session(rest),
         1 => message(rest),
         2 => _ = group_in_parts(rest),
-        3 => flows(rest),
+        3 => _ = rest.split_first().map(|(&count, body)| flows(count, body)),
+        4 => {
+            let bytes = changed(from_hex(FLOWS), rest);
+            flows(FLOWS_SOCKETS, &bytes);
+        }
         choice => {
-            let mut bytes = stored(usize::from(choice) % STORED.len());
-            for change in rest.chunks_exact(3) {
-                let at = usize::from(u16::from_be_bytes([change[0], change[1]]));
-                let len = bytes.len();
-                bytes[at % len] = change[2];
-            }
-            // What is left over of the input makes it shorter.
-            let cut = rest.len() % 3;
-            message(&bytes[..bytes.len() - cut]);
+            message(&changed(stored(usize::from(choice) % STORED.len()), rest));
         }
     }
 }
 
+/// A message with these changes.
+fn changed(mut bytes: Vec<u8>, changes: &[u8]) -> Vec<u8> {
+    for change in changes.chunks_exact(3) {
+        let at = usize::from(u16::from_be_bytes([change[0], change[1]]));
+        let len = bytes.len();
+        bytes[at % len] = change[2];
+    }
+    // What is left over of the input makes it shorter.
+    bytes.truncate(bytes.len() - changes.len() % 3);
+    bytes
+}
+
 /// The bytes of a stored message.
 pub fn stored(index: usize) -> Vec<u8> {
-    let digits: Vec<u32> = STORED[index].chars().filter_map(|digit| digit.to_digit(16)).collect();
+    from_hex(STORED[index])
+}
+
+/// The bytes of hex digits.
+pub fn from_hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u32> = text.chars().filter_map(|digit| digit.to_digit(16)).collect();
     digits.chunks_exact(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
 }
 
@@ -123,19 +139,19 @@ pub fn group_in_parts(mut bytes: &[u8]) -> usize {
     groups
 }
 
-/// A message of flows: it is read or not, and nothing is left of it where nobody listens.
-fn flows(bytes: &[u8]) {
-    let (Some((&count, body)), Some(worker)) = (bytes.split_first(), worker()) else { return };
+/// A message of flows with so many sockets: it is read or not. Those that are served leave again,
+/// and nothing is left of them. Returns how many were.
+pub fn flows(count: u8, body: &[u8]) -> usize {
+    let Some(worker) = worker() else { return 0 };
     let discard = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
     let socket = |_| datagram::connect(discard, None).ok();
-    let Some(sockets) = (0..count % 8).map(socket).collect() else { return };
-    let (placed, said) = sync_channel(1);
-    worker.take_flow_news(FlowNews::Message { body: body.to_vec(), sockets, placed });
-    let served = said.try_recv().ok().and_then(Result::ok).map(|placed| placed.served);
-    assert!(served.is_none_or(|served| served == 0));
+    let Some(sockets) = (0..count % 8).map(socket).collect() else { return 0 };
+    let placed = come_and_go(&worker, body, sockets);
     assert_eq!(worker.process.open.load(Relaxed), 0);
     assert_eq!(worker.process.descriptors.load(Relaxed), 0);
+    assert_eq!(worker.process.unanswered.all(), 0);
     assert!(worker.shared.borrow().is_empty());
+    placed.map_or(0, |placed| placed.served)
 }
 
 fn sockets(count: usize) -> Option<(Vec<OwnedFd>, Vec<OwnedFd>)> {

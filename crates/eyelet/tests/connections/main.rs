@@ -57,6 +57,8 @@ mod proxy;
 mod quic_clients;
 mod quic_flows;
 mod quic_guards;
+mod quic_odd;
+mod quic_service;
 mod quic_tproxy;
 mod quic_upgrade;
 mod rates;

@@ -1,7 +1,7 @@
-//! QUIC that the gateway's kernel leads to the edge (TPROXY): the edge knows where it was sent, and
-//! the server sees the gateway's address or the client's.
+//! QUIC that the gateway's kernel leads to the edge. By TPROXY the edge knows where it was sent,
+//! and the server sees the gateway's address or the client's. By REDIRECT the name alone leads on.
 
-use super::quic_flows::{BYTES, answer};
+use super::quic_flows::{ACCESS_DENIED, BYTES, answer};
 use crate::support::namespaces::{CLIENT, GATEWAY_OUT, Net, Place, SERVER, socket_address};
 use crate::support::pki::Kind;
 use crate::support::program::quic_go;
@@ -65,4 +65,53 @@ fn tproxy_leads_quic_to_its_destination_from_either_source() {
             origin.hang_up();
         }
     }
+}
+
+const REDIRECT_NFT: &str = r#"
+table inet eyelet {
+  chain prerouting {
+    type nat hook prerouting priority dstnat
+    iifname "lan0" udp dport 443 redirect to :8444
+  }
+  chain input {
+    type filter hook input priority filter
+    udp dport 8444 ct status dnat accept
+    meta l4proto { tcp, udp } th dport 8444 drop
+  }
+}
+"#;
+
+/// The kernel leads the answers back, as if the server had sent them.
+#[test]
+fn redirect_leads_quic_to_the_server_of_its_name() {
+    let Some(program) = quic_go() else { return };
+    let Some(net) = Net::new() else { return };
+    net.nft(REDIRECT_NFT);
+    let pki = Pki::new();
+    pki.server("origin", &["host.test"], Kind::P256);
+    let program = program.to_str().unwrap();
+    let folder = Folder::new();
+    let to = socket_address(SERVER[0], 443).to_string();
+    let config = format!(
+        "[[listener]]\naddress = \"0.0.0.0:8444\"\nquic = true\n\
+         [[rule]]\nname = \"named\"\nsni = \"host.test\"\naction = \"splice\"\n\
+         upstream = \"{to}\"\n[[rule]]\naction = \"refuse\"\nalert = \"access_denied\"\n"
+    );
+    let edge = net.edge(&folder, &config);
+    let mut command = net.command(Place::Server, program);
+    command.args(["serve", &pki.text("origin.pem"), &pki.text("origin.key")]);
+    let mut origin = Talk::start(command.arg(format!("at={to}")));
+    origin.hear("443\n");
+    for (name, key, said) in
+        [("host.test", "bytes", BYTES as u64), ("other.test", "code", ACCESS_DENIED)]
+    {
+        let mut command = net.command(Place::Client, program);
+        command.args(["ask", &to, name, &BYTES.to_string(), &pki.text("ca.pem")]);
+        let answer = answer(Talk::start(&mut command));
+        assert_eq!(answer[key], said, "{name}: {answer}");
+    }
+    let from = format!("from {}", socket_address(GATEWAY_OUT[0], 0));
+    origin.hear(from.trim_end_matches('0'));
+    assert_eq!(edge.line("refused", |line| line["outcome"] == "refused")["sni"], "other.test");
+    origin.hang_up();
 }

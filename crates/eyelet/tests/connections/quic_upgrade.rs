@@ -10,8 +10,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
+use serde_json::Value;
 
-use crate::admin::ADMIN;
+use crate::admin::{ADMIN, get};
 use crate::listed::{end, list};
 use crate::quic_flows::{ACCESS_DENIED, BYTES, SERVER_AND_CLIENT, answer};
 use crate::support::edge;
@@ -28,7 +29,7 @@ const RELOADS: u64 = 10;
 /// A client's first datagram, recorded.
 const RECORDED: &str = include_str!("../../../quic/src/tests/bytes/aioquic.hex");
 /// A later datagram of a client: a packet with a short header.
-const LATER: &[u8] = b"\x40 and nothing that anybody but the server could read";
+pub const LATER: &[u8] = b"\x40 and nothing that anybody but the server could read";
 
 /// An edge that is upgraded again and again.
 struct Scene {
@@ -194,7 +195,7 @@ fn a_download_goes_on_over_two_upgrades_and_a_reload() {
     // They end soon now.
     scene.write(&config(server_port, 3, "1s"));
     scene.run("reload");
-    let is_download = |line: &serde_json::Value| line["sni"] == "host.test";
+    let is_download = |line: &Value| line["sni"] == "host.test";
     until("both lines", || (scene.edge.count(is_download) == 2).then_some(()));
     for line in scene.edge.lines().iter().filter(|line| is_download(line)) {
         assert_eq!(
@@ -210,7 +211,7 @@ fn a_download_goes_on_over_two_upgrades_and_a_reload() {
 }
 
 /// A server that sends back what comes.
-fn echo() -> (u16, Arc<AtomicBool>) {
+pub fn echo() -> (u16, Arc<AtomicBool>) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -227,13 +228,21 @@ fn echo() -> (u16, Arc<AtomicBool>) {
     (port, is_over)
 }
 
-fn asks(client: &UdpSocket, what: &[u8]) -> bool {
+pub fn asks(client: &UdpSocket, what: &[u8]) -> bool {
     let mut bytes = [0; 2048];
     // The kernel drops datagrams where the machine is busy: a client sends again.
     (0..5).any(|_| {
         client.send(what).unwrap();
         client.recv(&mut bytes).is_ok_and(|len| len == what.len())
     })
+}
+
+/// The recorded first datagram.
+pub fn recorded() -> Vec<u8> {
+    let digits = RECORDED.lines().skip(1).take_while(|line| !line.starts_with('#'));
+    let digits: String = digits.collect();
+    let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+    (0..digits.len()).step_by(2).map(byte).collect()
 }
 
 /// Each flow keeps its upstream's socket: the server has as many clients as there are flows.
@@ -249,12 +258,7 @@ fn idle_flows_are_held_over_reloads_and_upgrades() {
         )
     };
     let mut scene = Scene::new(&config(0));
-    let first: Vec<u8> = {
-        let digits = RECORDED.lines().skip(1).take_while(|line| !line.starts_with('#'));
-        let digits: String = digits.collect();
-        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
-        (0..digits.len()).step_by(2).map(byte).collect()
-    };
+    let first = recorded();
     let clients: Vec<UdpSocket> = (0..held)
         .map(|_| {
             let client = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -286,6 +290,10 @@ fn idle_flows_are_held_over_reloads_and_upgrades() {
         let packets = first.len() + 2 * LATER.len();
         assert!(flow["bytes_to_upstream"].as_u64().unwrap() >= packets as u64, "{flow}");
     }
+    let memory: Value = serde_json::from_str(&get(&socket, "/memory").body).unwrap();
+    assert_eq!(memory["flows"]["flows"], held, "{memory}");
+    assert_eq!(memory["flows"]["bytes"], memory["kinds"]["flows"], "{memory}");
+    assert!(memory["flows"]["bytes"].as_u64().unwrap() > 200 * held as u64, "{memory}");
     let one = listed[0]["id"].as_str().unwrap();
     assert_eq!(end(&socket, &format!("/{one}")), 1);
     let line = scene.edge.line("the ended flow", |line| line["id"] == one);

@@ -22,7 +22,7 @@ use crate::support::{A_WHILE, Edge, Hello, Pki, SOON, Talk, Tls, Upstream, outpu
 use crate::upgrade::pid_in;
 
 /// The next message to the manager.
-fn heard(manager: &UnixDatagram) -> String {
+pub fn heard(manager: &UnixDatagram) -> String {
     let mut bytes = [0; 1024];
     let length = manager.recv(&mut bytes).unwrap();
     String::from_utf8_lossy(&bytes[..length]).into_owned()
@@ -154,7 +154,7 @@ fn a_process_that_serves_again_is_the_main_one_again() {
 }
 
 /// The next message to the manager, and its descriptors.
-fn taken(manager: &UnixDatagram) -> (String, Vec<OwnedFd>) {
+pub fn taken(manager: &UnixDatagram) -> (String, Vec<OwnedFd>) {
     let mut bytes = [0; 1024];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -173,7 +173,7 @@ fn taken(manager: &UnixDatagram) -> (String, Vec<OwnedFd>) {
 const PROBE: &str = "FDSTORE=1\nFDNAME=eyelet-probe\nFDPOLL=0\n";
 
 /// Does what a manager does that keeps descriptors when it is asked whether it does.
-fn keep_probe(manager: &UnixDatagram) {
+pub fn keep_probe(manager: &UnixDatagram) {
     let (state, probe) = taken(manager);
     assert_eq!((&*state, probe.len()), (PROBE, 1));
     assert_eq!(taken(manager).0, "BARRIER=1");
@@ -201,7 +201,7 @@ fn a_manager_that_closes_what_it_gets_costs_no_connection_its_end() {
 }
 
 /// A command with these descriptors, as a manager passes them: from 3 on, and with names.
-fn passing(mut command: Command, descriptors: &[OwnedFd], names: &str) -> Command {
+pub fn passing(mut command: Command, descriptors: &[OwnedFd], names: &str) -> Command {
     let mut script = format!("LISTEN_PID=$$ LISTEN_FDS={} exec \"$0\" \"$@\"", descriptors.len());
     for (number, descriptor) in (3..).zip(descriptors) {
         let copy = descriptor.as_raw_fd();
@@ -216,7 +216,7 @@ fn passing(mut command: Command, descriptors: &[OwnedFd], names: &str) -> Comman
 }
 
 /// Copies that a child inherits, with numbers that are not those it gets.
-fn inherited(descriptors: &[OwnedFd]) -> Vec<OwnedFd> {
+pub fn inherited(descriptors: &[OwnedFd]) -> Vec<OwnedFd> {
     let copy = |descriptor: &OwnedFd| {
         let copy = rustix::io::fcntl_dupfd_cloexec(descriptor, 200).unwrap();
         fcntl_setfd(&copy, FdFlags::empty()).unwrap();

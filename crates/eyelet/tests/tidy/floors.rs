@@ -28,7 +28,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ),
     ("crates/h2", Some(&["zeroize"])),
     ("crates/quic", Some(&["eyelet-wire", "rustls"])),
-    ("crates/flows", Some(&["eyelet-memory", "foldhash", "hashbrown"])),
+    ("crates/flows", Some(&["eyelet-memory", "foldhash", "hashbrown", "parking_lot"])),
     ("crates/record", Some(&["aws-lc-rs", "eyelet-wire", "ring", "thiserror", "zeroize"])),
     ("crates/sys", Some(&["allocator-api2", "libc", "rustix", "sd-notify"])),
     (

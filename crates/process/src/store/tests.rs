@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering::Relaxed;
 
+use eyelet_engine::departure::LeavingBatch;
 use eyelet_engine::moving::batch::{Arrival, BatchRead};
 use eyelet_engine::worker::Process;
 use eyelet_memory::budget::Budget;
@@ -41,7 +42,7 @@ fn recording(batches: Vec<LeavingBatch>, is_cut: bool) -> Recording {
                     recorder.send(kind::PART, &part.body, &sockets).unwrap();
                 }
             }
-            _ => record_batch(&mut recorder, batch).unwrap(),
+            _ => record_kept(&mut recorder, &Kept::Connections(batch)).unwrap(),
         }
     }
     let all = body(kind::END, &batches.len()).unwrap();
@@ -70,7 +71,7 @@ fn taken(recording: Recording, descriptors_max: usize) -> (Got, Taken, Arc<Proce
     });
     let workers = Arrivals { workers: vec![(queue, Arc::default())], process: process.clone() };
     let mut taken = Taken::default();
-    take(recording, &workers, &mut taken).unwrap();
+    take(recording, (&workers, &[]), &mut taken).unwrap();
     drop(workers);
     (worker.join().unwrap(), taken, process)
 }

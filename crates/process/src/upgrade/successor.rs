@@ -65,13 +65,13 @@ impl Successor {
         }
     }
 
-    /// Gives flows of QUIC of a worker. Behind the last ones the new process reads datagrams.
+    /// Gives some flows of QUIC. Behind the last ones the new process reads datagrams.
     pub(super) fn give_flows(
         &mut self,
         batches: Vec<FlowBatch>,
         are_last: bool,
     ) -> Result<(), HandoverError> {
-        for FlowBatch { body, sockets } in batches {
+        for FlowBatch { body, sockets, .. } in batches {
             self.send(kind::FLOWS, &body, &sockets)?;
         }
         if are_last { signal(&mut self.channel, kind::FLOWS_END) } else { Ok(()) }

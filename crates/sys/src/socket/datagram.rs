@@ -6,9 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{SocketType, sockopt};
+use rustix::net::{SendFlags, SocketType, sockopt};
 
 use crate::socket::{FLAGS, family};
+use crate::transparent::set_option;
 
 /// Bytes of a listening socket's receive buffer. It holds what comes while its worker does other
 /// things for 10 ms at 3 Gbit/s. The kernel caps it at `net.core.rmem_max`.
@@ -46,8 +47,35 @@ pub fn connect(to: SocketAddr, source: Option<IpAddr>) -> io::Result<OwnedFd> {
     if let Some(source) = source {
         crate::transparent::bind_to_client(&fd, source)?;
     }
+    prepare_connected(&fd, to.is_ipv6())?;
     rustix::net::connect(&fd, &to)?;
     Ok(fd)
+}
+
+/// Has the kernel tell ECN, give several datagrams at once (UDP_GRO) and never cut one
+/// (IP_PMTUDISC_PROBE). The library would also ask for addresses and times, which each datagram
+/// then pays for: this socket's are known, and nobody reads the times.
+fn prepare_connected(fd: &OwnedFd, is_ipv6: bool) -> io::Result<()> {
+    set_option(fd, libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
+    if is_ipv6 {
+        set_option(fd, libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
+        set_option(fd, libc::SOL_IPV6, libc::IPV6_DONTFRAG, 1)?;
+        set_option(fd, libc::SOL_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+    } else {
+        set_option(fd, libc::SOL_IP, libc::IP_RECVTOS, 1)?;
+    }
+    // Without it each datagram comes alone (before Linux 5.0).
+    let _ = set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
+    Ok(())
+}
+
+/// Sends one datagram on a connected socket.
+///
+/// # Errors
+/// The kernel's.
+pub fn send(socket: impl AsFd, datagram: &[u8]) -> io::Result<()> {
+    rustix::net::send(socket, datagram, SendFlags::empty())?;
+    Ok(())
 }
 
 /// The address that a UDP socket is connected to.

@@ -46,6 +46,8 @@ pub struct LoggedLine {
     pub evidence: Option<LoggedEvidence>,
     /// The client of a proxy.
     pub identity: Option<LoggedRequester>,
+    /// `tcp` or `quic`. Earlier programs do not say it.
+    pub transport: Option<String>,
 }
 
 /// The client of a proxy, as a line shows it.

@@ -135,7 +135,7 @@ struct ReadingGuard {
 
 impl ReadingGuard {
     fn boxed(reader: InitialReader, budget: &Arc<Budget>) -> Box<dyn DatagramGuard> {
-        let counted = Counted::of(budget, Account::Received, held(&reader));
+        let counted = Counted::of(budget, Account::Flows, held(&reader));
         Box::new(Self { reader, counted })
     }
 }

@@ -99,7 +99,7 @@ pub struct ExplainArgs {
     /// A line of the access log, or "-" to read one: asks about its connection
     #[arg(long, value_name = "LINE", conflicts_with_all = ["sni", "no_sni", "sni_malformed",
         "connect", "listener", "destination", "alpn", "client", "tls_version_max",
-        "tls_compression", "ja4"])]
+        "tls_compression", "ja4", "transport"])]
     pub log_line: Option<String>,
     /// Gather evidence now: ask DNS and the destination
     #[arg(long)]

@@ -9,6 +9,7 @@ use eyelet_policy::{CertificateFacts, EvidenceKind};
 use eyelet_resolve::ask;
 use eyelet_telemetry::log::read::{LINE_BYTES_MAX, LoggedLine};
 use eyelet_wire::connect::{Target, TargetHost};
+use eyelet_wire::hello::Transport;
 
 use super::args::{ExplainArgs, target};
 
@@ -75,6 +76,9 @@ fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
     })?;
     args.listener = Some(line.listener.clone());
     args.client = line.client.map_or(args.client, |client| client.ip());
+    if line.transport.as_deref() == Some("quic") {
+        args.transport = Transport::Quic;
+    }
     args.destination = line.destination;
     let identity = line.identity.clone().unwrap_or_default();
     // A connection that came by an upgrade has lost it, and a flag may say it.

@@ -359,7 +359,13 @@ fn a_log_line_is_explained() {
         \"tls_compression\":\"none\",\"evidence\":{\"dns\":[\"192.0.2.9\"],\
         \"dns_agrees\":false,\"certificate\":{\"names\":[\"other.example\"],\
         \"issuer\":\"CN=x\",\"valid\":false}}}";
-    for flag in ["--client=192.0.2.1", "--tls-version-max=1.2", "--tls-compression", "--ja4=x"] {
+    for flag in [
+        "--client=192.0.2.1",
+        "--tls-version-max=1.2",
+        "--tls-compression",
+        "--ja4=x",
+        "--transport=quic",
+    ] {
         let typed = ["explain", "x.toml", "--log-line", line, flag];
         assert!(Typed::try_parse_from(typed).is_err(), "{flag}: the line says it");
     }
@@ -443,6 +449,21 @@ fn udp(version: u8, payload: &[u8]) -> Vec<u8> {
     [&*header, &[0xc3, 0x50, 1, 0xbb], &len, &[0, 0], payload].concat()
 }
 
+/// A line of a flow is asked about as QUIC: rule 1 is for TCP.
+fn a_line_of_a_flow(config: &Path) {
+    let line = "{\"time\":\"2026-11-28T09:30:00.123Z\",\"listener\":\"both\",\
+        \"client\":\"192.0.2.7:50314\",\"outcome\":\"refused\",\"sni\":\"example.com\",\
+        \"tls_version\":\"1.3\",\"transport\":\"quic\"}";
+    for (line, rule) in [(line.into(), 3), (line.replace("\"quic\"", "\"tcp\""), 1)] {
+        let file = config.to_str().unwrap();
+        let typed = Typed::try_parse_from(["explain", file, "--log-line", &line]).unwrap();
+        let mut out = Vec::new();
+        explain(&typed.args, &[], &mut out);
+        let out = String::from_utf8(out).unwrap();
+        assert!(out.contains(&format!("rule:    rule {rule}\n")), "{out}");
+    }
+}
+
 #[test]
 fn datagrams_of_quic() {
     let folder = tempfile::tempdir().unwrap();
@@ -482,6 +503,7 @@ fn datagrams_of_quic() {
         assert!(out.contains("rule 1: transport = \"tcp\" does not hold for \"quic\"\n"), "{out}");
         assert_eq!(code, ExitCode::SUCCESS);
     }
+    a_line_of_a_flow(config);
     let mut cut = initial.clone();
     cut.truncate(1199);
     let mut forged = initial.clone();
