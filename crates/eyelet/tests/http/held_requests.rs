@@ -370,7 +370,7 @@ fn an_allowed_exchange_rests_and_the_next_request_is_asked_about() {
     };
     let read = rule("read", "action = \"terminate\"\npath = \"/read\"");
     let read = read.replace("sni = \"app.test\"", "sni = { file = \"names.txt\" }");
-    let names = pki.folder.write("names.txt", "app.test\n");
+    pki.folder.write("names.txt", "app.test\n");
     let rules = format!("{read}{}", rule("ask", "action = \"hold\""));
     let admin = "[admin]\naddress = \"unix:admin.sock\"\n";
     let edge = Edge::start_whole(&pki.folder, &format!("{LISTENER}{rules}{admin}"), |_| ());
@@ -398,7 +398,7 @@ fn an_allowed_exchange_rests_and_the_next_request_is_asked_about() {
     }
     assert_eq!(ids[0], ids[1], "one connection for all");
     // The rule would ask about the whole connection now: its client has to open another.
-    std::fs::write(names, "other.test\n").unwrap();
+    scene.pki.folder.write("names.txt", "other.test\n");
     scene.edge.wait_log("names.txt: its new contents are in use");
     ask(&mut client, "GET", "/read", b"");
     assert_eq!(hear(&mut client, "GET").status, 421);

@@ -625,9 +625,10 @@ fn clients_that_do_not_read_are_shed() {
         line["reason"] == "shed: memory_max, and what was sent was not taken"
     };
     let mut clients: Vec<TcpStream> = Vec::new();
-    while edge.count(is_shed) == 0 {
-        assert!(clients.len() < UNREAD_MAX, "{} clients fit", clients.len());
-        for _ in 0..8 {
+    until("a client to be shed", || {
+        // A slow machine has all of them before the first is given up.
+        let more = if clients.len() < UNREAD_MAX { 8 } else { 0 };
+        for _ in 0..more {
             // A small window, so that few bytes lie in the kernel.
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
             socket.set_recv_buffer_size(4 << 10).unwrap();
@@ -637,7 +638,8 @@ fn clients_that_do_not_read_are_shed() {
             clients.push(client);
         }
         std::thread::sleep(PAUSE);
-    }
+        (edge.count(is_shed) > 0).then_some(())
+    });
     let line = edge.line("one to be shed", is_shed);
     let client = clients
         .iter_mut()
