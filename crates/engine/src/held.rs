@@ -5,12 +5,12 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use eyelet_hold::{HoldKey, Holds};
+use eyelet_hold::{HoldKey, HoldPlace, Holds};
 use eyelet_memory::slab::Key;
 use eyelet_relay::held::{HeldConnection, HeldState};
 use eyelet_telemetry::reason::{Reason, Shed, Stage, When};
 
-use crate::park::held::held_at;
+use crate::park::held::{are_over, held_at};
 use crate::park::{close, wake};
 use crate::worker::Worker;
 use eyelet_table::queues::ShedPosition;
@@ -27,6 +27,18 @@ pub async fn follow(worker: Rc<Worker>, holds: Arc<Holds>) {
 /// Wakes those that have their verdict.
 pub fn wake_decided(worker: &Rc<Worker>) {
     each(worker, |held| held.decision().is_some());
+    wake_streams(worker);
+}
+
+/// Wakes the parked connections of which held streams have something to do.
+fn wake_streams(worker: &Rc<Worker>) {
+    let streams = worker.held_streams.borrow();
+    let over = streams.iter().filter(|(_, places)| are_over(places)).map(|(key, _)| *key);
+    let over: Vec<Key> = over.collect();
+    drop(streams);
+    for key in over {
+        worker.guarded(key, || wake(worker, key));
+    }
 }
 
 /// Decides those anew for whose question `is_gone` is true.
@@ -38,6 +50,11 @@ pub fn decide_anew(worker: &Rc<Worker>, is_gone: impl Fn(&HoldKey) -> bool) {
         }
         is_gone
     });
+    for place in worker.held_streams.borrow_mut().values_mut().flatten() {
+        let is_gone = |of: &HoldPlace| of.decision().is_none() && is_gone(&of.question().key);
+        drop(place.take_if(|place| is_gone(place)));
+    }
+    wake_streams(worker);
 }
 
 /// Wakes the held connections for which `is_to_wake` is true: at most as many as may be held.

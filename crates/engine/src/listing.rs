@@ -5,8 +5,12 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use eyelet_hold::{HoldKey, RequestKey};
 use eyelet_memory::slab::Key;
-use eyelet_telemetry::listing::{ConnectionKind, ConnectionView, Filter, Listed, Slice, State};
+use eyelet_telemetry::listing::streams::StreamKind;
+use eyelet_telemetry::listing::{
+    ConnectionKind, ConnectionView, Filter, Listed, ListedRequest, Slice, State,
+};
 use eyelet_telemetry::reason::Reason;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -181,11 +185,21 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
     };
     let mut view = ConnectionView::parked(info, &shared, (state, kind), idle_ms, has_upstream)?;
     view.resting = worker.resting_streams(relay);
+    view.requests = match relay {
+        Relay::Held(held) => held.key().and_then(held_request).into_iter().collect(),
+        _ => worker.resting_requests(relay),
+    };
     let Relay::Splice(spliced) = relay else { return Some(then(&view)) };
     // It keeps these itself.
     let address = spliced.upstream();
     (view.sni, view.upstream) = (spliced.sni(), address.map(Cow::Owned).or(view.upstream));
     Some(then(&view))
+}
+
+/// The request of a question. `None`: that is about a connection.
+fn held_request(HoldKey { request, .. }: &HoldKey) -> Option<ListedRequest> {
+    let RequestKey { method, path } = request.as_deref()?;
+    Some(ListedRequest::new(StreamKind::Held, Some(method), Some(path), None))
 }
 
 /// Ends a connection, in the way of its state.

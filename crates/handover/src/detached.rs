@@ -4,6 +4,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use eyelet_hold::HeldStreams;
 use eyelet_memory::budget::Counted;
 use eyelet_memory::packed::PackedBytes;
 use eyelet_telemetry::info::{ConnectionInfo, NS_PER_MS};
@@ -28,6 +29,8 @@ pub struct MovedConnection<R> {
     pub further: Vec<Arc<OwnedFd>>,
     /// The streams of its exchanges on links of its group.
     pub streams: Vec<StreamRef>,
+    /// The places of its held streams, in their order. Another process finds them anew.
+    pub holds: HeldStreams,
     pub info: ConnectionInfo,
     pub relay: Relay,
     pub rest: IdleState,

@@ -592,6 +592,7 @@ impl ConnectionV1<'_> {
             upstream: if has_upstream { sockets.next() } else { None },
             further: sockets.collect(),
             streams: Vec::new(),
+            holds: Vec::new(),
             info,
             relay,
             rest: IdleState {

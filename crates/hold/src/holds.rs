@@ -364,11 +364,20 @@ impl HoldPlace {
         }
     }
 
+    /// The task that waited waits no more: its connection is parked.
+    pub fn forget_task(&self) {
+        self.question.tasks.lock().remove(&self.number);
+    }
+
     /// The question.
     pub fn question(&self) -> &Arc<HoldQuestion> {
         &self.question
     }
 }
+
+/// The places of the held streams of one parked connection of HTTP/2, in their order. `None`: that
+/// stream has to ask anew.
+pub type HeldStreams = Vec<Option<HoldPlace>>;
 
 impl Drop for HoldPlace {
     fn drop(&mut self) {

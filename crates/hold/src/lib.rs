@@ -12,8 +12,8 @@ mod verdict;
 
 pub use filter::{QuestionFilter, Which};
 pub use holds::{
-    HELD_MAX, HOST_HELD_MAX, HOST_QUESTIONS_MAX, HandedVerdict, HoldPlace, Holds, QUESTIONS_MAX,
-    Sink,
+    HELD_MAX, HOST_HELD_MAX, HOST_QUESTIONS_MAX, HandedVerdict, HeldStreams, HoldPlace, Holds,
+    QUESTIONS_MAX, Sink,
 };
 pub use question::{DecidedQuestions, HoldKey, HoldQuestion, REQUEST_BYTES_MAX, RequestKey, Who};
 pub use verdict::{HoldDecision, KEPT_MAX, Keep, NobodyWaits};

@@ -7,7 +7,7 @@ mod resting;
 pub use held::end_held;
 pub use resting::{
     end_resting, has_switched, has_tls, is_exchange, is_shared, last_bytes, last_for_upstream,
-    rest_wait, resting_exchange, resting_kind,
+    rest_wait, resting_exchange, resting_kind, resting_request,
 };
 
 use std::future::poll_fn;
@@ -15,7 +15,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use self::held::park_held;
-use crate::exchange::end::ExchangeEnd;
+use crate::exchange::end::{ExchangeEnd, HeldRest};
 use crate::exchange::serve::{RequestRefusal, exchange, refuse as refuse_request};
 use crate::exchange::switched;
 use eyelet_downstream::client::ahead::{AskedAhead, Pipeline};
@@ -138,7 +138,11 @@ pub async fn serve(
 fn leave(client: ClientStream, served: ServedConnection, request: &Request, done: ExchangeEnd) {
     match (done.resting, done.held) {
         (Some(resting), _) => resting::rest(client, served, *resting),
-        (None, Some(place)) => park_held(client, served, request, *place),
+        (None, Some(held)) => {
+            if let HeldRest::Connection(place) = *held {
+                park_held(client, served, request, place);
+            }
+        }
         // It has neither, and ends here.
         (None, None) => {}
     }

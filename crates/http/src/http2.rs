@@ -48,7 +48,7 @@ use zeroize::Zeroizing;
 
 pub use parked::{
     answer_parked, close_upstreams, end_resting, exchanges, has_shared, has_streams, has_tls,
-    last_bytes, pack_state, rest_wait, resting_streams,
+    last_bytes, pack_state, rest_wait, resting_requests, resting_streams,
 };
 pub use tasks::end_unused_tasks;
 

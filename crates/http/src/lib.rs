@@ -28,6 +28,7 @@ use eyelet_relay::held::HeldConnection;
 use eyelet_relay::terminate::Terminated;
 use eyelet_relay::{Flow, KeptExchanges};
 use eyelet_telemetry::info::{ConnectionInfo, End};
+use eyelet_telemetry::listing::ListedRequest;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
 
@@ -106,6 +107,14 @@ pub fn resting_streams(resting: KeptExchanges<'_>) -> StreamCounts {
             http1::resting_kind(form).map(StreamCounts::one).unwrap_or_default()
         }
         KeptExchanges::Streams(state) => http2::resting_streams(state),
+    }
+}
+
+/// The first requests and streams that rest on a parked connection, as a list shows them.
+pub fn resting_requests(resting: KeptExchanges<'_>) -> Vec<ListedRequest> {
+    match resting {
+        KeptExchanges::Exchange(form) => http1::resting_request(form).into_iter().collect(),
+        KeptExchanges::Streams(state) => http2::resting_requests(state),
     }
 }
 

@@ -29,6 +29,11 @@ impl StreamBase {
     pub fn is_clear(&self) -> bool {
         self.unreleased == 0
     }
+
+    /// Bytes of the peer's data that were not released.
+    pub fn unreleased(&self) -> usize {
+        self.unreleased
+    }
 }
 
 /// A stream of one of the roles.

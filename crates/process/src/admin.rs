@@ -22,7 +22,7 @@ use eyelet_telemetry::counters;
 use eyelet_telemetry::held::HeldBy;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::listing::{ConnectionKind, Filter, Listed, Slice};
-use eyelet_telemetry::rule_hits::RuleCount;
+use eyelet_telemetry::rule_hits::{RuleCount, RuleHits};
 use eyelet_tls::tickets::{Now, TicketKeys};
 use eyelet_tls::workload::SvidLack;
 use serde_json::{Value, json};
@@ -460,13 +460,19 @@ fn upstreams(snapshot: &Snapshot) -> Value {
 
 fn write_rules(metrics: &mut Metrics, snapshot: &Snapshot) {
     let Some(hits) = &snapshot.hits else { return };
-    let mut family = metrics.family(MetricKind::Counter, "rule_hits", "Connections by their rule.");
     let mut known = HashSet::new();
-    for (rule, count) in snapshot.config.rules.iter().zip(hits.counts()).take(RULES_MAX) {
-        // Rules of one name have one sum.
-        if known.insert(rule.name) {
-            family.sample(&[("rule", rule.name)], count.hits);
-        }
+    let counts = snapshot.config.rules.iter().zip(hits.counts()).take(RULES_MAX);
+    // Rules of one name have one sum.
+    let counts: Vec<_> = counts.filter(|(rule, _)| known.insert(rule.name)).collect();
+    let mut family = metrics.family(MetricKind::Counter, "rule_hits", "Connections by their rule.");
+    for (rule, count) in &counts {
+        family.sample(&[("rule", rule.name)], count.hits);
+    }
+    let help = "Requests that got 403 by rules on requests, by the rule.";
+    let mut family = metrics.family(MetricKind::Counter, "rule_refused_requests", help);
+    family.sample(&[("rule", "")], RuleHits::unruled_requests());
+    for (rule, count) in counts.iter().filter(|(_, count)| count.refused_requests > 0) {
+        family.sample(&[("rule", rule.name)], count.refused_requests);
     }
 }
 
@@ -509,6 +515,7 @@ fn rule_of(rule: &RuleRef<'_>, count: RuleCount) -> Value {
         "action": rule.action.name(),
         "hits": count.hits,
         "last_hit_unix_seconds": last,
+        "refused_requests": count.refused_requests,
     })
 }
 

@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 use crate::info::{ConnectionInfo, NS_PER_MS, Parked, SharedInfo, UpstreamName};
 use crate::labels::Labels;
 use crate::reason::named::named;
-use streams::StreamCounts;
+use streams::{StreamCounts, StreamKind};
 
 pub mod streams;
 
@@ -199,6 +199,7 @@ impl Seen {
             bytes_to_upstream: self.bytes_to_upstream.saturating_add(up),
             bytes_to_client: self.bytes_to_client.saturating_add(down),
             resting: StreamCounts::default(),
+            requests: Vec::new(),
         })
     }
 }
@@ -235,6 +236,8 @@ pub struct ConnectionView<'a> {
     pub bytes_to_client: u64,
     /// The requests and streams that rest on it.
     pub resting: StreamCounts,
+    /// The first of them, or the request that is held.
+    pub requests: Vec<ListedRequest>,
 }
 
 impl<'a> ConnectionView<'a> {
@@ -263,6 +266,7 @@ impl<'a> ConnectionView<'a> {
             bytes_to_upstream: info.bytes_to_upstream,
             bytes_to_client: info.bytes_to_client,
             resting: StreamCounts::default(),
+            requests: Vec::new(),
         })
     }
 }
@@ -337,6 +341,8 @@ pub struct Listed {
     pub bytes_to_client: u64,
     /// The requests and streams that rest on it.
     pub resting: StreamCounts,
+    /// The first of them, or the request that is held.
+    pub requests: Vec<ListedRequest>,
 }
 
 impl Listed {
@@ -357,6 +363,7 @@ impl Listed {
             bytes_to_upstream: shown.bytes_to_upstream,
             bytes_to_client: shown.bytes_to_client,
             resting: shown.resting,
+            requests: shown.requests.clone(),
         }
     }
 
@@ -371,6 +378,38 @@ fn client<S: Serializer>(client: &SocketAddr, serializer: S) -> Result<S::Ok, S:
     match LocalPeer::of(client.ip()) {
         Some(peer) => serializer.collect_str(&peer),
         None => client.serialize(serializer),
+    }
+}
+
+/// Most requests that are shown of one connection. `resting` counts all of them.
+pub const REQUESTS_SHOWN_MAX: usize = 8;
+/// Most characters of a path that are shown.
+const PATH_CHARS_MAX: usize = 120;
+
+/// A request that waits or rests on a parked connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListedRequest {
+    pub kind: StreamKind,
+    pub method: Option<Box<str>>,
+    /// The path without the query.
+    pub path: Option<Box<str>>,
+    /// The upstream that was asked. `None`: none was yet, or that of the connection.
+    pub upstream: Option<Box<str>>,
+}
+
+impl ListedRequest {
+    /// A request with this method for this path. A query is cut off.
+    pub fn new(
+        kind: StreamKind,
+        method: Option<&str>,
+        path: Option<&str>,
+        upstream: Option<&str>,
+    ) -> Self {
+        let path = path.map(|path| {
+            let path = path.split_once('?').map_or(path, |(path, _)| path);
+            path.chars().take(PATH_CHARS_MAX).collect::<String>().into()
+        });
+        Self { kind, method: method.map(Into::into), path, upstream: upstream.map(Into::into) }
     }
 }
 
@@ -461,7 +500,7 @@ mod tests {
             .to_owned()
             + r#""rule":"api","client":"[::ffff:192.0.2.7]:5000","sni":"a.example","#
             + r#""tls_version":"1.3","upstream":null,"age_ms":10000,"idle_ms":null,"#
-            + r#""bytes_to_upstream":300,"bytes_to_client":700,"resting":{}}"#;
+            + r#""bytes_to_upstream":300,"bytes_to_client":700,"resting":{},"requests":[]}"#;
         assert_eq!(serde_json::to_string(&listed).unwrap(), expected);
         assert!(State::ALL.iter().all(|state| State::called(state.name()) == Some(*state)));
     }

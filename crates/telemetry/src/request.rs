@@ -33,9 +33,9 @@ pub struct RequestInfo<'a> {
     /// The decision about it, if it was held.
     #[serde(skip)]
     pub held: Option<HeldInfo>,
-    /// The rules in shadow that take it, and what they would have done.
+    /// The names of the rules in shadow that take it, and what they would have done.
     #[serde(skip)]
-    pub shadow: &'a [(u32, Outcome)],
+    pub shadow: &'a [(Box<str>, Outcome)],
 }
 
 /// The place of a request in its trace.

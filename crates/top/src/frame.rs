@@ -84,6 +84,14 @@ struct Frame {
     lines: Vec<FrameLine>,
 }
 
+/// The name of a connection, and the first request that waits or rests on it. An edge of an earlier
+/// version lists none.
+fn asked(connection: &Value) -> String {
+    let first = &connection["requests"][0];
+    let words = [text(connection, "sni"), text(first, "method"), text(first, "path")];
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
 impl Frame {
     fn add(&mut self, look: Look, text: &str) {
         let text = fit(&printable(text), self.size.columns);
@@ -319,7 +327,8 @@ impl Frame {
             let moved = |member| bytes(number(one, member));
             let (up, down) = (moved("bytes_to_upstream"), moved("bytes_to_client"));
             let fixed = [text(one, "id"), state(one), &age, &up, &down];
-            let cells = [text(one, "sni"), text(one, "client"), text(one, "rule")];
+            let name = asked(one);
+            let cells = [&*name, text(one, "client"), text(one, "rule")];
             self.add(Look::Plain, &row(cells, fixed));
         }
     }

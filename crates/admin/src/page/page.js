@@ -490,9 +490,16 @@ async function find(event) {
     const button = element("button", one.id);
     button.type = "button";
     button.addEventListener("click", () => takeApart(one.id));
-    return [button, [one.state, "k"], one.client, one.sni ?? "–", one.rule ?? "–", [time(one.age_ms / 1000), "n"],
+    const [first] = one.requests;
+    const name = [one.sni ?? "–", first && `${first.method ?? ""} ${first.path ?? ""}`.trim()];
+    return [button, [one.state, "k"], one.client, name.filter(Boolean).join(" "), one.rule ?? "–", [time(one.age_ms / 1000), "n"],
       [bytes(one.bytes_to_client + one.bytes_to_upstream), "n"]];
   }), "None.");
+}
+
+// A request that waits or rests. Without an access log its path is not known.
+function requestShown({ kind, method, path, upstream }) {
+  return [kind, method, path, upstream && `at ${upstream}`].filter(Boolean).join(" ");
 }
 
 // One connection: what is listed of it, and its lines of the log.
@@ -505,7 +512,8 @@ async function takeApart(id) {
   const facts = one ? [["state", one.state], ["what passes", one.kind ?? "not known yet"], ["client", one.client],
     ["listener", one.listener], ["name in the hello", one.sni ?? "none"], ["TLS version", one.tls_version ?? "not known"],
     ["rule", one.rule ?? "none yet"], ["upstream", one.upstream ?? "none"], ["age", ms(one.age_ms)], ["idle", ms(one.idle_ms)],
-    ["bytes to the upstream", number(one.bytes_to_upstream)], ["bytes to the client", number(one.bytes_to_client)]]
+    ["bytes to the upstream", number(one.bytes_to_upstream)], ["bytes to the client", number(one.bytes_to_client)],
+    ...one.requests.map((request) => ["request", requestShown(request)])]
     : [["state", "it has ended"]];
   const facts_ = element("dl");
   facts_.append(...facts.flatMap(([name, value]) => [element("dt", name), element("dd", String(value))]));

@@ -5,9 +5,10 @@ use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use eyelet_hold::{HoldKey, HoldPlace};
 use http::header::{self, HeaderMap};
 use http::{StatusCode, response};
 
@@ -15,8 +16,9 @@ use super::exchange_error::ExchangeError;
 use super::resting_stream::RestingStream;
 use super::state::Left;
 use super::streams::{LentBody, Streams};
-use crate::clock::{ms, now_ms};
+use crate::clock::{self, ms, now_ms};
 use crate::connection::resting::RestingState;
+use crate::connection::resting::hold::RestingHold;
 use eyelet_http1::body::Piece;
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::head::{Length, has_no_body};
@@ -48,42 +50,87 @@ pub struct Http2Stream {
     is_shut: bool,
     /// True if what was left of it rests with its connection.
     rests: bool,
+    /// The body of a held request that came before its verdict.
+    early: Option<Bytes>,
+    /// The wait for a verdict on its request, which began before.
+    wait: Option<Box<WaitBegun>>,
     sent: Rc<Cell<u64>>,
 }
 
+/// The wait for a verdict on a request, which has begun in an earlier task.
+pub struct WaitBegun {
+    /// The question.
+    pub key: HoldKey,
+    /// The place among those who wait on it. `None`: it has to ask anew.
+    pub place: Option<HoldPlace>,
+    /// The time at which it began.
+    pub since: Instant,
+    /// The time that it may take in all.
+    pub wait: Duration,
+}
+
 impl Http2Stream {
-    /// An exchange on a stream that has begun. `is_last`: its request has no body.
-    pub fn new(streams: Rc<Streams>, id: u32, is_last: bool) -> Self {
-        streams.begin(id, is_last);
+    fn of(streams: Rc<Streams>, id: u32, data_ended: bool) -> Self {
         Self {
             id,
             streams,
             reads: true,
             dropped: 0,
-            data_ended: is_last,
+            data_ended,
             responded: false,
             ended: false,
             stalled: false,
             is_shut: false,
             rests: false,
+            early: None,
+            wait: None,
             sent: Rc::default(),
         }
     }
 
+    /// An exchange on a stream that has begun. `is_last`: its request has no body.
+    pub fn new(streams: Rc<Streams>, id: u32, is_last: bool) -> Self {
+        streams.begin(id, is_last);
+        Self::of(streams, id, is_last)
+    }
+
     /// An exchange that rested with its connection.
     pub fn resumed(streams: Rc<Streams>, id: u32, state: &RestingState) -> Self {
-        Self {
-            id,
-            streams,
-            reads: true,
-            dropped: 0,
-            data_ended: state.is_request_done(),
-            responded: state.is_answered(),
-            ended: state.has_upstream_ended(),
-            stalled: false,
-            is_shut: false,
-            rests: false,
-            sent: Rc::new(Cell::new(state.passed())),
+        let mut two = Self::of(streams, id, state.is_request_done());
+        (two.responded, two.ended) = (state.is_answered(), state.has_upstream_ended());
+        two.sent.set(state.passed());
+        two
+    }
+
+    /// A request that was held while it rested with its connection.
+    pub fn was_held(streams: Rc<Streams>, id: u32, hold: &RestingHold, wait: WaitBegun) -> Self {
+        let mut two = Self::of(streams, id, !hold.has_body);
+        two.early = Some(hold.body.clone()).filter(|body| !body.is_empty());
+        two.wait = Some(Box::new(wait));
+        two
+    }
+
+    /// Takes the wait for a verdict on this question that has begun before.
+    pub fn take_wait(&mut self, key: &HoldKey) -> Option<WaitBegun> {
+        self.wait.take().map(|wait| *wait).filter(|wait| wait.key == *key)
+    }
+
+    /// Milliseconds that its request was held in an earlier task.
+    pub fn waited_ms(&self) -> u32 {
+        let waited = self.wait.as_ref().map_or(0, |wait| ms(clock::since(wait.since)));
+        u32::try_from(waited).unwrap_or(u32::MAX)
+    }
+
+    /// Makes a held request ready to rest with so much of its body at most. Returns the body, and
+    /// whether it is whole; it is, or nothing of it has come. `None`: it may not rest.
+    pub fn prepare_hold(&mut self, bytes_max: usize) -> Option<(Bytes, bool)> {
+        if self.early.is_none() {
+            self.early = self.streams.take_whole_body(self.id, bytes_max);
+        }
+        match &self.early {
+            Some(body) if body.len() <= bytes_max => Some((body.clone(), true)),
+            Some(_) => None,
+            None => self.streams.awaits_body(self.id).then(|| (Bytes::new(), false)),
         }
     }
 
@@ -125,6 +172,9 @@ impl Http2Stream {
     pub fn poll_piece(&mut self, task: &mut Context<'_>) -> Poll<Result<Piece, ExchangeError>> {
         if !self.reads {
             return Poll::Pending;
+        }
+        if let Some(early) = self.early.take().filter(|early| !early.is_empty()) {
+            return Poll::Ready(Ok(Piece::Data(early)));
         }
         // The window opens again when the upstream has accepted the bytes.
         let data = ready!(self.streams.poll_body(self.id, task)).map_err(why)?;
@@ -248,7 +298,7 @@ impl Http2Stream {
 
     /// Has the connection's task write the request's body to this socket as it arrives.
     pub fn write_to(&self, socket: &Plain, written: &Rc<Cell<usize>>) {
-        if self.reads && !self.data_ended {
+        if self.reads && !self.data_ended && self.early.is_none() {
             self.streams.write_to(self.id, socket, written);
         }
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use eyelet_hold::HoldPlace;
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_upstream::RestingUpstream;
 use serde::{Deserialize, Serialize};
@@ -16,9 +17,8 @@ use crate::connection::resting::link::NAME_BYTES_MAX;
 pub struct RestingStream {
     /// Its facts and its step, packed: `RestingExchange`. It may hold secrets.
     pub form: Zeroizing<Vec<u8>>,
-    /// The upstream. `None`: its socket is at its place in the connection's slot, and reports there
-    /// what comes.
-    pub upstream: Option<RestingUpstream>,
+    /// The upstream.
+    pub upstream: StreamUpstream,
     /// The upstream's address.
     pub name: Arc<str>,
     /// The counters of the exchange until it ends.
@@ -27,6 +27,17 @@ pub struct RestingStream {
     pub since: Instant,
     /// For how long that may be so.
     pub idle_max: Duration,
+}
+
+/// The upstream of a stream that rests.
+pub enum StreamUpstream {
+    /// It keeps it itself.
+    Kept(RestingUpstream),
+    /// Its socket is at its place in the connection's slot, and reports there what comes.
+    AtPlace,
+    /// None yet: the request is held. `None`: it has to ask anew, because it comes from another
+    /// process or its rule is gone.
+    Held(Option<HoldPlace>),
 }
 
 impl RestingStream {

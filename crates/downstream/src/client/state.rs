@@ -10,7 +10,7 @@ use eyelet_telemetry::reason::Http2Failure;
 use http::header::HeaderMap;
 use http::response;
 
-use super::resting_stream::RestingStream;
+use super::resting_stream::{RestingStream, StreamUpstream};
 use crate::clock::now_ms;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_multiplex::{StreamBase, StreamRole};
@@ -267,21 +267,17 @@ impl StreamState {
                 false
             }
             StreamRest::Rests { is_called: true, .. } => true,
-            StreamRest::Rests { stream, .. } => match stream.upstream.take() {
-                None => false,
-                Some(RestingUpstream::Socket(socket)) => match keep(id, socket) {
-                    Ok(()) => false,
-                    Err(socket) => {
-                        stream.upstream = Some(RestingUpstream::Socket(socket));
-                        true
-                    }
-                },
-                // Nothing watches it while its connection is served.
-                shared @ Some(RestingUpstream::Shared(_)) => {
-                    stream.upstream = shared;
-                    true
-                }
-            },
+            StreamRest::Rests { stream, .. } => {
+                let kept = std::mem::replace(&mut stream.upstream, StreamUpstream::AtPlace);
+                let StreamUpstream::Kept(RestingUpstream::Socket(socket)) = kept else {
+                    // Nothing watches a shared one while its connection is served.
+                    let must = matches!(kept, StreamUpstream::Kept(_));
+                    stream.upstream = kept;
+                    return must;
+                };
+                let kept = keep(id, socket).map_err(RestingUpstream::Socket);
+                kept.map_err(|kept| stream.upstream = StreamUpstream::Kept(kept)).is_err()
+            }
         }
     }
 

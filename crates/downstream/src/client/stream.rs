@@ -441,6 +441,14 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// The HTTP/2 exchange.
+    pub fn as_http2(&mut self) -> Option<&mut Http2Stream> {
+        match self {
+            Self::Http1(_) => None,
+            Self::Http2(two) => Some(two),
+        }
+    }
+
     /// The HTTP/1.1 exchange.
     pub fn as_http1(&mut self) -> Option<&mut Http1Stream<'a>> {
         match self {

@@ -20,11 +20,15 @@ use http::Method;
 use http::uri::PathAndQuery;
 use serde::{Deserialize, Serialize};
 
+use self::hold::{HoldV1, RestingHold};
+use self::ruling::{RestingRuling, RulingV1};
 use super::resting_tls::{AgreedV1, TlsV1, no_export};
 use super::trace::RestingTrace;
 
+pub mod hold;
 pub mod kind;
 pub mod link;
+pub mod ruling;
 
 /// The version of the form. It stands in the first byte, with bits that say what is behind.
 const VERSION: u8 = 1;
@@ -32,6 +36,9 @@ const HAS_TLS: u8 = 2;
 const HAS_TRACE: u8 = 4;
 const IS_SHARED: u8 = 8;
 const IS_GRPC: u8 = 16;
+const HAS_RULING: u8 = 32;
+const IS_HELD: u8 = 64;
+const ALL_BITS: u8 = HAS_TLS | HAS_TRACE | IS_SHARED | IS_GRPC | HAS_RULING | IS_HELD;
 /// Most bytes that rest undecoded: a chunk's first line, or trailers (`body.rs` of `http1`).
 pub const RECEIVED_BYTES_MAX: usize = 16 << 10;
 /// Most bytes of a path: each of the characters that the log shows has up to four.
@@ -93,6 +100,8 @@ pub struct RestingFacts {
     pub bytes_to_client: u64,
     /// It counts as gRPC, at whatever step it is.
     pub is_grpc: bool,
+    /// The decisions about it that its line tells.
+    pub ruling: Option<Box<RestingRuling>>,
     /// Its place in a trace, and what its spans say. Boxed: few have one.
     pub trace: Option<Box<RestingTrace>>,
 }
@@ -106,6 +115,8 @@ pub enum RestingState {
     PassesDown(RestingUpload, RestingDownload),
     /// It is a WebSocket by HTTP/2 (RFC 8441), and all before is written.
     WebSocket(RestingWebSocket),
+    /// Its request is held, and no upstream was asked. Boxed: its head is large.
+    Held(Box<RestingHold>),
     /// Its connection has switched protocols by HTTP/1.1, and its access line is written. It has no
     /// facts: where the frames of a WebSocket's client and those of its upstream are.
     Switched(Option<[FrameReader; 2]>),
@@ -114,7 +125,7 @@ pub enum RestingState {
 impl RestingState {
     /// True if the client has the head of its response.
     pub fn is_answered(&self) -> bool {
-        !matches!(self, Self::AwaitsHead(..))
+        !matches!(self, Self::AwaitsHead(..) | Self::Held(_))
     }
 
     /// True if its connection has switched protocols by HTTP/1.1.
@@ -129,6 +140,7 @@ impl RestingState {
                 *upload == RestingUpload::Sent
             }
             Self::WebSocket(websocket) => websocket.ended == Some(EndedSide::Client),
+            Self::Held(hold) => hold.is_whole,
             Self::Switched(_) => true,
         }
     }
@@ -141,7 +153,7 @@ impl RestingState {
     fn ended_side(&self) -> Option<EndedSide> {
         match self {
             Self::WebSocket(websocket) => websocket.ended,
-            Self::AwaitsHead(..) | Self::PassesDown(..) | Self::Switched(_) => None,
+            Self::AwaitsHead(..) | Self::Held(_) | Self::PassesDown(..) | Self::Switched(_) => None,
         }
     }
 
@@ -156,7 +168,7 @@ impl RestingState {
     /// Bytes of the response's body so far.
     pub fn passed(&self) -> u64 {
         match self {
-            Self::AwaitsHead(..) | Self::Switched(_) => 0,
+            Self::AwaitsHead(..) | Self::Held(_) | Self::Switched(_) => 0,
             Self::PassesDown(_, download) => download.passed,
             Self::WebSocket(websocket) => websocket.passed,
         }
@@ -170,6 +182,7 @@ impl RestingState {
             Self::PassesDown(_, download) => {
                 RestTimeout::of_response(download.place.0, &download.received)
             }
+            Self::Held(hold) => RestTimeout::Hold(hold.wait),
             Self::WebSocket(_) | Self::Switched(_) => RestTimeout::Idle,
         }
     }
@@ -185,6 +198,8 @@ pub fn has_tls(form: &[u8]) -> bool {
 pub enum RestTimeout {
     /// `body_timeout`.
     Body,
+    /// `hold.timeout`, as it was when the request came.
+    Hold(Duration),
     /// `upstream_timeout`: its request is sent, and its response has not begun.
     Upstream,
     /// `idle_timeout`: it is a WebSocket, or has switched protocols, or its response has no known
@@ -207,6 +222,7 @@ impl RestTimeout {
         Some(match form.state {
             StateV1::AwaitsHead { upload: UploadV1::Sent, .. } => Self::Upstream,
             StateV1::AwaitsHead { .. } => Self::Body,
+            StateV1::Held(hold) => Self::Hold(hold.wait()),
             StateV1::PassesDown { place, received, .. } => {
                 Self::of_response(place.into(), received)
             }
@@ -222,7 +238,8 @@ impl RestTimeout {
         match self {
             Self::Body => Limit::Body,
             Self::Upstream => Limit::Upstream,
-            Self::Idle => Limit::Idle,
+            // Nobody gives up so: the verdict, or that there is none, is the end.
+            Self::Hold(_) | Self::Idle => Limit::Idle,
         }
     }
 
@@ -231,6 +248,7 @@ impl RestTimeout {
         match self {
             Self::Body => settings.body_timeout,
             Self::Upstream => settings.upstream_timeout,
+            Self::Hold(wait) => wait,
             Self::Idle => settings.idle_timeout,
         }
     }
@@ -345,6 +363,8 @@ enum StateV1<'a> {
         frames: [Option<[u8; EXPORT_BYTES]>; 2],
         passed: u64,
     },
+    /// A request that is held.
+    Held(#[serde(borrow)] HoldV1<'a>),
 }
 
 /// [`RestingUpload`].
@@ -388,10 +408,15 @@ impl RestingExchange {
         let has_trace = if facts.trace.is_some() { HAS_TRACE } else { 0 };
         let is_shared = if agreed.is_some() { IS_SHARED } else { 0 };
         let is_grpc = if facts.is_grpc { IS_GRPC } else { 0 };
-        out.push(VERSION | has_tls | has_trace | is_shared | is_grpc);
+        let is_held = if matches!(state, RestingState::Held(_)) { IS_HELD } else { 0 };
+        let has_ruling = if facts.ruling.is_some() { HAS_RULING } else { 0 };
+        out.push(VERSION | has_tls | has_trace | is_shared | is_grpc | has_ruling | is_held);
         append(&form, out);
         if let Some(trace) = &facts.trace {
             append(trace, out);
+        }
+        if let Some(ruling) = &facts.ruling {
+            append(&ruling.export(), out);
         }
         if let Some(info) = agreed {
             append(&info.as_deref().map(AgreedV1::of), out);
@@ -405,17 +430,25 @@ impl RestingExchange {
     /// Reads the form. `None`: no exchange rests so, or another version wrote it.
     pub fn unpack(form: &[u8]) -> Option<Self> {
         let (bits, form) = form.split_first()?;
-        let is_both = bits & HAS_TLS != 0 && bits & IS_SHARED != 0;
-        if bits & !(HAS_TLS | HAS_TRACE | IS_SHARED | IS_GRPC) != VERSION || is_both {
+        // At most one of these tells what its upstream is.
+        let upstream = bits & (HAS_TLS | IS_SHARED | IS_HELD);
+        if bits & !ALL_BITS != VERSION || upstream.count_ones() > 1 {
             return None;
         }
         let (form, mut behind): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
         let mut exchange = form.exchange()?;
+        if matches!(exchange.state, RestingState::Held(_)) != (bits & IS_HELD != 0) {
+            return None;
+        }
         exchange.facts.is_grpc = bits & IS_GRPC != 0;
         if bits & HAS_TRACE != 0 {
             let (trace, rest): (RestingTrace, _) = postcard::take_from_bytes(behind).ok()?;
             let trace = Some(trace).filter(RestingTrace::is_possible)?;
             (exchange.facts.trace, behind) = (Some(Box::new(trace)), rest);
+        }
+        if bits & HAS_RULING != 0 {
+            let (ruling, rest): (RulingV1<'_>, _) = postcard::take_from_bytes(behind).ok()?;
+            (exchange.facts.ruling, behind) = (Some(ruling.ruling()?), rest);
         }
         if bits & HAS_TLS != 0 {
             let (tls, rest): (TlsV1<'_>, _) = postcard::take_from_bytes(behind).ok()?;
@@ -432,6 +465,16 @@ impl RestingExchange {
             (exchange.connection, behind) = (KeptConnection::Shared(info), rest);
         }
         behind.is_empty().then_some(exchange)
+    }
+
+    /// True if the exchange of a form is held: it has no upstream.
+    pub fn is_held(form: &[u8]) -> bool {
+        form.first().is_some_and(|bits| bits & IS_HELD != 0)
+    }
+
+    /// True if the exchange of a form has an upstream's socket for itself.
+    pub fn has_socket(form: &[u8]) -> bool {
+        !Self::is_shared(form) && !Self::is_held(form)
     }
 
     /// True if the exchange of a form rests on a stream of a connection that others share.
@@ -470,6 +513,7 @@ impl ExchangeV1<'_> {
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
             is_grpc: false,
+            ruling: None,
             trace: None,
         };
         let state = self.state.state()?;
@@ -505,6 +549,7 @@ impl<'a> StateV1<'a> {
                     Some(EndedSide::Upstream) => Self::WebSocketBehindUpstream { frames, passed },
                 }
             }
+            RestingState::Held(hold) => Self::Held(hold.export()),
             RestingState::Switched(frames) => Self::Switched(frames.map(exports)),
         }
     }
@@ -550,6 +595,7 @@ impl<'a> StateV1<'a> {
             Self::WebSocketBehindUpstream { frames, passed } => {
                 return websocket(frames, passed, Some(EndedSide::Upstream));
             }
+            Self::Held(form) => return Some(RestingState::Held(Box::new(form.hold()?))),
             Self::Switched(None) => return Some(RestingState::Switched(None)),
             Self::Switched(Some(frames)) => {
                 return Some(RestingState::Switched(Some(readers(frames)?)));

@@ -284,6 +284,7 @@ impl ServedConnection {
         match timeout {
             RestTimeout::Body => config.http.body_timeout,
             RestTimeout::Upstream => config.http.upstream_timeout,
+            RestTimeout::Hold(wait) => wait,
             RestTimeout::Idle => config.limits.idle_timeout,
         }
     }

@@ -140,6 +140,13 @@ impl Http {
         }
     }
 
+    /// Counts a request that got 403 by a rule, or because no rule took it.
+    pub fn count_refused_request(&self, rule: Option<u32>) {
+        if let Some(hits) = &self.shared.hits {
+            hits.refuse_request(self.engine.index(), rule);
+        }
+    }
+
     fn publish(self) -> Rc<Self> {
         let http = Rc::new(self);
         http.current.generation.set(http.shared.generation);

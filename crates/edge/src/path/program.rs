@@ -24,6 +24,7 @@ use eyelet_relay::held::HeldConnection;
 use eyelet_relay::{KeptExchanges, Relay};
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, UpstreamName};
 use eyelet_telemetry::labels::Labels;
+use eyelet_telemetry::listing::ListedRequest;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
@@ -161,6 +162,10 @@ impl Program for Service {
 
     fn close_upstreams(&self, resting: KeptExchanges<'_>, send: &mut dyn FnMut(usize, &[u8])) {
         eyelet_http::close_upstreams(resting, send);
+    }
+
+    fn resting_requests(&self, resting: KeptExchanges<'_>) -> Vec<ListedRequest> {
+        eyelet_http::resting_requests(resting)
     }
 
     fn resting_streams(&self, resting: KeptExchanges<'_>) -> StreamCounts {

@@ -75,6 +75,7 @@ pub(crate) fn take_out(
         upstream: upstream.map(Arc::new),
         further,
         streams: Vec::new(),
+        holds: worker.held_streams.borrow_mut().remove(&key).unwrap_or_default(),
         info,
         relay,
         rest,
@@ -217,7 +218,11 @@ pub fn close(worker: &Rc<Worker>, detached: Detached) {
 /// lost, because somebody else has them and no descriptor is free.
 pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
     let Detached { client, upstream, further, mut info, relay, .. } = detached;
-    let Detached { clock, counted, room, rest, streams, .. } = detached;
+    let Detached { clock, counted, room, rest, streams, mut holds, .. } = detached;
+    if holds.is_empty() {
+        // Those of another process have no places here.
+        holds.resize_with(worker.held_on(&relay) as usize, || None);
+    }
     let shared = u32::try_from(streams.len()).unwrap_or(u32::MAX);
     let owned = || {
         let further = further.into_iter().map(own).collect::<io::Result<_>>()?;
@@ -248,6 +253,9 @@ pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
     // From here on the slot counts it.
     drop(counted);
     let key = park::place(worker, sockets, info, relay, rest);
+    if !holds.is_empty() {
+        worker.held_streams.borrow_mut().insert(key, holds);
+    }
     drop(room);
     Some(key)
 }

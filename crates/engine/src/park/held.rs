@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use eyelet_hold::HeldStreams;
+use eyelet_memory::slab::Key;
 use eyelet_relay::Relay;
 use eyelet_relay::held::{HeldConnection, HeldState};
 use eyelet_relay::terminate::final_records;
@@ -65,6 +67,20 @@ pub(crate) fn is_held(relay: &Relay) -> bool {
 /// True if it is held no longer: it goes on in a task.
 pub(super) fn is_over(relay: &Relay) -> bool {
     matches!(relay, Relay::Held(held) if held.is_over())
+}
+
+/// True if one of these streams has something to do: it has its verdict, or has to ask anew.
+pub(crate) fn are_over(streams: &HeldStreams) -> bool {
+    streams.iter().any(|place| place.as_ref().is_none_or(|place| place.decision().is_some()))
+}
+
+/// True if something has come for what rests on a parked connection, or a held stream of it has
+/// something to do.
+pub(super) fn is_called(worker: &Worker, table: &ConnectionTable, key: Key) -> bool {
+    let streams = worker.held_streams.borrow();
+    // Most workers have none.
+    let is_over = !streams.is_empty() && streams.get(&key).is_some_and(are_over);
+    is_over || table.is_called(key)
 }
 
 /// Has the program find the question of a connection that comes from another process.

@@ -51,7 +51,8 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     let rests = {
         let mut table = worker.table.borrow_mut();
         let further = table.stream_bytes(active.key());
-        relay.flow().set_has_streams(further > 0);
+        let has_held = worker.held_streams.borrow().contains_key(&active.key());
+        relay.flow().set_has_streams(further > 0 || has_held);
         let Some(slot) = table.slot(active.key()) else { return };
         if slot.upstream.is_none() {
             worker.uses_descriptors(-1);
@@ -92,7 +93,8 @@ pub(crate) fn place(
     held::ask_again(worker, &info, &mut relay);
     let is_held = matches!(relay, Relay::Held(_));
     let further_bytes = further_bytes(further.len()) + shared_bytes(shared as usize);
-    relay.flow().set_has_streams(further_bytes > 0);
+    let has_held = worker.held_on(&relay) > 0;
+    relay.flow().set_has_streams(further_bytes > 0 || has_held);
     let mut info = info.park(&mut worker.shared.borrow_mut());
     if rest.is_settled {
         info.settle();
@@ -133,7 +135,8 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         return worker.run_queue.push_next_tick(key);
     }
     let mut table = worker.table.borrow_mut();
-    let (now, is_called, beside) = (table.now(), table.is_called(key), table.stream_bytes(key));
+    let is_called = held::is_called(worker, &table, key);
+    let (now, beside) = (table.now(), table.stream_bytes(key));
     let Some(Slot { client, upstream, ready, state, position, .. }) = table.slot(key) else {
         return;
     };
@@ -272,7 +275,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     let (source, task_bytes) = {
         let mut table = worker.table.borrow_mut();
         let streams = resting::streams(&mut table, key);
-        let is_called = table.is_called(key);
+        let is_called = held::is_called(worker, &table, key);
         let Some(Slot { client, upstream, ready, state, .. }) = table.slot(key) else {
             return false;
         };
@@ -383,6 +386,7 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     let bytes = table.stream_bytes(key);
     let further = table.take_further(key);
     let streams = table.take_streams(key);
+    let holds = worker.held_streams.borrow_mut().remove(&key);
     worker.uses_descriptors(-open_sockets(&further).cast_signed());
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
     // Taken out first: if the rest panics, nothing is uncounted twice.
@@ -402,7 +406,7 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
         sockets.for_each(|socket| _ = socket::reset_on_close(socket));
     }
     // Each is reset.
-    drop((further, streams));
+    drop((further, streams, holds));
     match last {
         Last::Linger | Last::Cut => {
             if let Some(upstream) = upstream {

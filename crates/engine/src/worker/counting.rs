@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::worker::Worker;
 use eyelet_memory::budget::Account;
-use eyelet_relay::Relay;
+use eyelet_relay::{Flow, Relay};
 use eyelet_table::{Removed, Slot};
 use eyelet_telemetry::cell::Cell;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
+use eyelet_telemetry::listing::ListedRequest;
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
 use eyelet_telemetry::reason::{Class, Reason};
 
@@ -127,6 +128,18 @@ impl Worker {
         }
         let resting = flow.resting().zip(self.program());
         resting.map(|(resting, program)| program.resting_streams(resting)).unwrap_or_default()
+    }
+
+    /// The held streams of a connection that is to be parked, and knows none of them yet.
+    pub(crate) fn held_on(&self, relay: &Relay) -> u32 {
+        let kept = relay.served_flow().and_then(Flow::kept_by_program).zip(self.program());
+        kept.map_or(0, |(kept, program)| program.resting_streams(kept).of(StreamKind::Held))
+    }
+
+    /// The first requests and streams that rest on a parked connection, as a list shows them.
+    pub(crate) fn resting_requests(&self, relay: &Relay) -> Vec<ListedRequest> {
+        let resting = relay.served_flow().and_then(Flow::resting).zip(self.program());
+        resting.map(|(resting, program)| program.resting_requests(resting)).unwrap_or_default()
     }
 
     /// Counts descriptors that connections took, or returned where `n` is negative. An active

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use eyelet_hold::HeldStreams;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::transparent;
 
@@ -430,6 +431,19 @@ impl Handle {
     /// Takes the shared streams.
     pub fn take_streams(&self) -> Option<KeptStreams> {
         self.worker.table.borrow_mut().take_streams(self.key)
+    }
+
+    /// Gives the connection the places of its held streams before it is parked. It wakes when one
+    /// of them has its verdict. They are dropped when it ends.
+    pub fn give_holds(&self, holds: HeldStreams) {
+        if !holds.is_empty() {
+            self.worker.held_streams.borrow_mut().insert(self.key, holds);
+        }
+    }
+
+    /// Takes the places of its held streams, in the order in which they were given.
+    pub fn take_holds(&self) -> HeldStreams {
+        self.worker.held_streams.borrow_mut().remove(&self.key).unwrap_or_default()
     }
 
     /// Makes a socket that connected at once the upstream.

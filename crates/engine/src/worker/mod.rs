@@ -2,6 +2,7 @@
 //! event loop calls the program.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -13,8 +14,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use eyelet_hold::{HoldKey, HoldPlace};
+use eyelet_hold::{HeldStreams, HoldKey, HoldPlace};
 use eyelet_sys::waker;
+use foldhash::fast::RandomState;
 
 use crate::departure::Departure;
 use crate::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
@@ -32,6 +34,7 @@ use eyelet_table::{ConnectionTable, KeptStreams};
 use eyelet_telemetry::counters::Counters;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, SharedInfo, UpstreamName};
 use eyelet_telemetry::labels::Labels;
+use eyelet_telemetry::listing::ListedRequest;
 use eyelet_telemetry::listing::streams::StreamCounts;
 
 mod counting;
@@ -155,6 +158,11 @@ pub trait Program {
     /// Counts the requests and streams that rest on a parked connection.
     fn resting_streams(&self, _resting: KeptExchanges<'_>) -> StreamCounts {
         StreamCounts::default()
+    }
+
+    /// The first of them, as a list of connections shows them.
+    fn resting_requests(&self, _resting: KeptExchanges<'_>) -> Vec<ListedRequest> {
+        Vec::new()
     }
 
     /// True if what rests of a connection of HTTP/1.1 ends with the rule that decided it, where
@@ -303,6 +311,8 @@ pub struct Worker {
     pub clock: Clock,
     /// Flows of QUIC.
     pub(crate) flows: WorkerFlows,
+    /// The places of held streams of parked connections.
+    pub(crate) held_streams: RefCell<HashMap<Key, HeldStreams, RandomState>>,
 }
 
 impl Worker {
@@ -338,6 +348,7 @@ impl Worker {
             counting_waker: waker::counting_waker(),
             clock: Clock::new(),
             flows,
+            held_streams: RefCell::default(),
         })
     }
 

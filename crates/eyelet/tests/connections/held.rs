@@ -309,6 +309,35 @@ fn a_webhook_decides_and_one_that_lies_leaves_it_to_people() {
     }
 }
 
+#[test]
+fn a_webhook_that_never_answers_or_answers_twice_does_no_harm() {
+    let (folder, echoes) = (Folder::new(), Upstream::echo());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let webhook = thread::spawn(move || {
+        let (silent, _) = listener.accept().unwrap();
+        let (mut twice, _) = listener.accept().unwrap();
+        assert_ne!(twice.read(&mut [0; 4096]).unwrap(), 0);
+        for body in ["{\"verdict\":\"refuse\"}", "{\"verdict\":\"allow\"}"] {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            // Who has the first may have closed.
+            let _ = twice.write_all(format!("{head}{body}").as_bytes());
+        }
+        (silent, twice)
+    });
+    let hold = format!("[hold]\ntimeout = \"2s\"\nwebhook = \"http://{at}/ask\"\n");
+    let edge = Edge::start(&folder, &ask(echoes.address, &hold));
+    for (name, by) in [("silent.test", "timeout"), ("twice.test", "webhook")] {
+        let (mut client, _) = say(&edge, name);
+        assert_eq!(alert_of(&ending(&mut client, SOON).0), Some(ACCESS_DENIED), "{name}");
+        let line = edge.line_of(client.local_addr().unwrap());
+        assert_eq!(line["held"]["by"], by, "{line}");
+        assert_eq!(line["held"]["verdict"], "refuse", "{line}");
+    }
+    edge.wait_log("no verdict on silent.test");
+    webhook.join().unwrap();
+}
+
 /// Asks the admin server at this port, with its token.
 fn admin(port: u16, method: &str, path: &str, more: &str) -> (u16, String) {
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();

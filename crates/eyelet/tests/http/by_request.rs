@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 
+use super::resting::admin;
 use crate::support::client::Offer;
 use crate::support::edge::{LISTENER, eyelet};
 use crate::support::program::{need, output};
@@ -106,6 +107,34 @@ fn each_request_of_a_connection_is_decided() {
         assert!(heard.field("proxy-status").is_some_and(|status| status.contains("denied")));
         assert_eq!(*seen.lock().unwrap(), [""; 0], "{request} reached the application");
     }
+}
+
+/// By the rule that refused them, or as those that no rule took.
+#[test]
+fn refused_requests_are_counted() {
+    let pki = Pki::new();
+    let (app, _) = application("app");
+    let rules = refuse("no admin", "path = \"/public/admin*\"")
+        + &rule("read", &app, "method = \"GET\"\npath = \"/public/*\"")
+        + "[admin]\naddress = \"unix:admin.sock\"\n";
+    let edge = start(&pki, &rules);
+    let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+    for path in ["/public/a", "/other", "/public/admin", "/public/admin/x", "/public//x"] {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: app.test\r\n\r\n");
+        client.write_all(head.as_bytes()).unwrap();
+        hear(&mut client, "GET");
+    }
+    let socket = pki.folder.path().join("admin.sock");
+    let metrics = admin(&socket, "GET /metrics").unwrap();
+    for sample in ["{rule=\"\"} 1", "{rule=\"no admin\"} 3"] {
+        let sample = format!("\neyelet_rule_refused_requests_total{sample}\n");
+        assert!(metrics.contains(&sample), "{sample} is not in\n{metrics}");
+    }
+    assert!(!metrics.contains("refused_requests_total{rule=\"read\"}"), "it has refused none");
+    let rules: serde_json::Value =
+        serde_json::from_str(&admin(&socket, "GET /rules").unwrap()).unwrap();
+    let counts = [0, 1].map(|nth| rules["rules"][nth]["refused_requests"].clone());
+    assert_eq!(counts, [3, 0], "{rules}");
 }
 
 #[test]

@@ -3,13 +3,14 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::resting::listed;
 use crate::support::client::Offer;
@@ -77,35 +78,60 @@ fn rules(app: &Upstream, more: &str) -> String {
     )
 }
 
-struct Scene {
-    pki: Pki,
-    edge: Edge,
-    seen: Seen,
+pub struct Scene {
+    pub pki: Pki,
+    pub edge: Edge,
+    pub seen: Seen,
     _app: Upstream,
 }
 
 impl Scene {
-    fn new(more: &str) -> Self {
+    pub fn new(more: &str) -> Self {
         let (pki, (app, seen)) = (Pki::new(), application());
         let edge = Edge::start_whole(&pki.folder, &rules(&app, more), |_| ());
         Self { pki, edge, seen, _app: app }
+    }
+
+    /// An edge that an upgrade replaces, with its configuration.
+    pub fn replaced(more: &str) -> (Self, PathBuf) {
+        let (pki, (app, seen)) = (Pki::new(), application());
+        let file = pki.folder.write("edge.toml", with_long_deadlines(&rules(&app, more)));
+        let mut command = eyelet(&pki.folder);
+        command.arg("serve").arg(&file);
+        let edge = Edge::spawn(command, 1);
+        (Self { pki, edge, seen, _app: app }, file)
+    }
+
+    pub fn reload(&self, file: &Path) -> Said {
+        output(eyelet(&self.pki.folder).arg("reload").arg(file))
+    }
+
+    /// Has another process take over. Returns it.
+    pub fn upgrade(&mut self, file: &Path) -> Pid {
+        let upgrade = output(eyelet(&self.pki.folder).arg("upgrade").arg(file));
+        assert_eq!(upgrade.status.code(), Some(0), "{upgrade:?}");
+        assert!(self.edge.wait_exit_alone().success());
+        let pid = upgrade.text.split("process ").nth(1).and_then(|rest| {
+            rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+        });
+        Pid::from_raw(pid.unwrap_or_else(|| panic!("{upgrade:?}"))).unwrap()
     }
 
     fn client(&self) -> Tls {
         Offer::new(&self.pki).connect(self.edge.address(), "app.test")
     }
 
-    fn held(&self, arguments: &[&str]) -> Said {
+    pub fn held(&self, arguments: &[&str]) -> Said {
         output(eyelet(&self.pki.folder).arg("held").args(arguments))
     }
 
     /// Waits until so many wait on this question.
-    fn waiting(&self, question: &str, count: usize) {
+    pub fn waiting(&self, question: &str, count: usize) {
         let line = format!("app.test:443 {question}  {count} waiting");
         until(&line, || self.held(&[]).text.contains(&line).then_some(()));
     }
 
-    fn allow(&self, arguments: &[&str]) {
+    pub fn allow(&self, arguments: &[&str]) {
         let said = self.held(&[&["allow", "app.test"], arguments].concat());
         assert_eq!(said.status.code(), Some(0), "{said:?}");
     }
@@ -204,6 +230,9 @@ fn nobody_decides_or_a_client_leaves_or_a_verdict_holds_for_a_time() {
     scene.waiting("POST /api/gone", 1);
     drop(leaves);
     until("it has gone", || (scene.held(&[]).text == "nothing is held\n").then_some(()));
+    // A verdict for one who has gone is for nobody.
+    let late = scene.held(&["allow", "app.test", "--path", "/api/gone"]);
+    assert_eq!(late.status.code(), Some(1), "{late:?}");
     let line = scene.edge.line("gone", |line| line["http"]["path"] == "/api/gone");
     let reason = line["reason"].as_str().unwrap();
     assert!(reason.ends_with(" during the wait for a verdict"), "{line}");
@@ -296,12 +325,7 @@ fn admin(scene: &Scene, request: &str) -> String {
 /// They wait on in the new process, with what was read of their bodies.
 #[test]
 fn an_upgrade_and_a_reload_keep_requests_that_wait() {
-    let (pki, (app, seen)) = (Pki::new(), application());
-    let file = pki.folder.write("edge.toml", with_long_deadlines(&rules(&app, "")));
-    let mut command = eyelet(&pki.folder);
-    command.arg("serve").arg(&file);
-    let edge = Edge::spawn(command, 1);
-    let mut scene = Scene { pki, edge, seen, _app: app };
+    let (mut scene, file) = Scene::replaced("");
     let mut clients: Vec<_> = (0..3).map(|_| scene.client()).collect();
     let mut early = scene.client();
     ask(&mut early, "POST", "/api/hour", b"x");
@@ -312,17 +336,10 @@ fn an_upgrade_and_a_reload_keep_requests_that_wait() {
         ask_in_parts(client, "POST", "/api/x", 200_000);
     }
     scene.waiting("POST /api/x", 3);
-    let again = output(eyelet(&scene.pki.folder).arg("reload").arg(&file));
+    let again = scene.reload(&file);
     assert!(again.status.success(), "{again:?}");
     scene.waiting("POST /api/x", 3);
-    let upgrade = output(eyelet(&scene.pki.folder).arg("upgrade").arg(&file));
-    assert_eq!(upgrade.status.code(), Some(0), "{upgrade:?}");
-    assert!(scene.edge.wait_exit_alone().success());
-    let pid =
-        upgrade.text.split("process ").nth(1).and_then(|rest| {
-            rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
-        });
-    let successor = Pid::from_raw(pid.unwrap_or_else(|| panic!("{upgrade:?}"))).unwrap();
+    let successor = scene.upgrade(&file);
     scene.waiting("POST /api/x", 3);
     // A verdict for a time holds on, for those who move as for those who come.
     for client in [&mut early, &mut scene.client()] {
@@ -370,8 +387,10 @@ fn an_allowed_exchange_rests_and_the_next_request_is_asked_about() {
     };
     let read = rule("read", "action = \"terminate\"\npath = \"/read\"");
     let read = read.replace("sni = \"app.test\"", "sni = { file = \"names.txt\" }");
-    pki.folder.write("names.txt", "app.test\n");
-    let rules = format!("{read}{}", rule("ask", "action = \"hold\""));
+    let names = pki.folder.write("names.txt", "app.test\n");
+    let shadow = "[[rule]]\nname = \"no events\"\nsni = \"app.test\"\naction = \"refuse\"\n\
+                  path = \"/events/*\"\nshadow = true\n";
+    let rules = format!("{read}{shadow}{}", rule("ask", "action = \"hold\""));
     let admin = "[admin]\naddress = \"unix:admin.sock\"\n";
     let edge = Edge::start_whole(&pki.folder, &format!("{LISTENER}{rules}{admin}"), |_| ());
     let scene = Scene { pki, edge, seen: Seen::default(), _app: app };
@@ -391,6 +410,10 @@ fn an_allowed_exchange_rests_and_the_next_request_is_asked_about() {
         expect(&mut client, b"1\r\n:\r\n0\r\n\r\n");
         let line = scene.edge.line("rested", |line| line["http"]["path"] == *path);
         assert_eq!((&line["rule"], &line["reason"]), (&"ask".into(), &"complete".into()), "{line}");
+        // What a person and the rules in shadow said has rested with it.
+        let by = (&line["held"]["verdict"], &line["held"]["by"]);
+        assert_eq!(by, (&"allow".into(), &"terminal".into()), "{line}");
+        assert_eq!(line["shadow"], json!([{"rule": "no events", "outcome": "refused"}]), "{line}");
         ids.push(line["id"].to_string());
         // The other rule still has its requests.
         ask(&mut client, "GET", "/read", b"");

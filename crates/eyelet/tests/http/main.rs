@@ -54,6 +54,7 @@ mod two_bodies;
 mod two_clients;
 mod two_faults;
 mod two_floods;
+mod two_held;
 mod two_parked;
 mod two_resting;
 mod two_waiting;

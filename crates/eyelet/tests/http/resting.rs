@@ -123,6 +123,10 @@ fn a_response_at_rest_is_listed_and_can_be_ended() {
     let bytes: usize = parked.unwrap().parse().unwrap();
     assert!(bytes <= 400, "its slot, and {} bytes beside it", bytes - 240);
     assert_eq!(one["resting"], json!({"event_stream": 1}), "{one}");
+    let (first, upstream) = (&one["requests"][0], &one["upstream"]);
+    assert_eq!((&first["method"], &first["upstream"]), (&"GET".into(), &Value::Null), "{one}");
+    assert!(first["path"].as_str().is_some_and(|path| path.starts_with('/')), "{one}");
+    assert_eq!(*upstream, begun.web.app.address.to_string(), "{one}");
     assert!(metrics.contains("\neyelet_streams{state=\"resting\",kind=\"event_stream\"} 1\n"));
     let memory: Value = serde_json::from_str(&admin(&socket, "GET /memory").unwrap()).unwrap();
     let streams = json!({"event_stream": 1});

@@ -174,6 +174,10 @@ fn streams_of_all_kinds_rest_and_go_on() {
         scene.rest(1).await;
         let one = listed(&scene.web.pki.folder.path().join("admin.sock")).unwrap().remove(0);
         assert_eq!(one["resting"], json!({"event_stream": 1, "response": 1, "websocket": 1}));
+        let kinds = |nth: usize| one["requests"][nth]["kind"].clone();
+        assert_eq!([0, 1, 2].map(kinds), ["websocket", "event_stream", "response"], "{one}");
+        let first = &one["requests"][0];
+        assert_eq!(first["path"], "/chat", "{one}");
         assert_eq!(scene.metric("eyelet_resting_connections"), 1);
         let kinds = |state: &str| {
             ["event_stream", "response", "websocket"].map(|kind| {

@@ -310,6 +310,7 @@ pub(crate) fn stored(name: &str) -> Detached {
         client: Arc::new(client),
         upstream: upstream.map(Arc::new),
         streams: Vec::new(),
+        holds: Vec::new(),
         further: Vec::new(),
         info: info_beside(&relay, decided),
         relay,

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use super::find::Chosen;
 use super::resting::Resting;
 use super::switched::Switched;
+use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_hold::HoldPlace;
@@ -16,12 +17,20 @@ pub struct ExchangeEnd {
     pub switched: Option<Switched>,
     /// The exchange has not ended: it rests. Boxed, because few do, and not often.
     pub resting: Option<Box<Resting>>,
-    /// The request waits for a verdict: its connection is to be parked. Boxed, as above.
-    pub held: Option<Box<HoldPlace>>,
+    /// The request waits for a verdict, without a task. Boxed, as above.
+    pub held: Option<Box<HeldRest>>,
     /// The connection to the client is lost.
     pub client_lost: bool,
     /// The server of the request, if another rule than the connection's took it.
     pub by_rule: Option<Rc<ServedConnection>>,
+}
+
+/// A request that waits for a verdict without a task.
+pub enum HeldRest {
+    /// Its connection of HTTP/1.1 is to be parked.
+    Connection(HoldPlace),
+    /// It rests with its connection of HTTP/2.
+    Stream(RestingStream),
 }
 
 impl ExchangeEnd {

@@ -92,9 +92,10 @@ fn resumed_upstream(
     };
     let received = match state {
         RestingState::PassesDown(_, download) => std::mem::take(&mut download.received),
-        RestingState::AwaitsHead(..) | RestingState::WebSocket(_) | RestingState::Switched(_) => {
-            BytesMut::new()
-        }
+        RestingState::AwaitsHead(..)
+        | RestingState::Held(_)
+        | RestingState::WebSocket(_)
+        | RestingState::Switched(_) => BytesMut::new(),
     };
     let resting = RestingConnection { socket, tls, name, received, open };
     let resumed = Http1Connection::resumed(&served.http.engine, resting);
@@ -136,8 +137,8 @@ impl<'a> Exchange<'a, '_> {
                 self.record.reason = Reason::SwitchedProtocols;
                 self.copy(upstream, &resting, Some(since)).await
             }
-            // It has no exchange any more.
-            RestingState::Switched(_) => Err(NO_EXCHANGE),
+            // It has no exchange any more, or none yet.
+            RestingState::Switched(_) | RestingState::Held(_) => Err(NO_EXCHANGE),
         }
     }
 

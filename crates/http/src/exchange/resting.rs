@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::transfer::{Download, resumed_websocket};
 use eyelet_downstream::client::resting_client::RestingClient;
-use eyelet_downstream::client::resting_stream::RestingStream;
+use eyelet_downstream::client::resting_stream::{RestingStream, StreamUpstream};
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::resting::{
     KeptConnection, RestingExchange, RestingFacts, RestingState,
@@ -59,14 +59,15 @@ pub fn end_rested(served: &ServedConnection, form: &[u8], name: Option<&str>, re
     let record = &mut entry.record;
     (record.failed, record.reason) = (true, reason);
     let own = served.info.decided.upstream.as_ref().map(|name| name.to_text());
-    if let Some(name) = name.or(own.as_deref()) {
+    let is_held = matches!(state, RestingState::Held(_));
+    if let Some(name) = name.or(own.as_deref()).filter(|_| !is_held) {
         record.note_kept(&name.into(), connection.tls_info().cloned());
     }
     // It counts the body when it is dropped.
     match state {
         RestingState::PassesDown(_, download) => drop(Download::resumed(&entry.written, &download)),
         RestingState::WebSocket(websocket) => drop(resumed_websocket(&entry.written, &websocket)),
-        RestingState::AwaitsHead(_) | RestingState::Switched(_) => {}
+        RestingState::AwaitsHead(_) | RestingState::Held(_) | RestingState::Switched(_) => {}
     }
     entry.end();
 }
@@ -77,7 +78,8 @@ impl Resting {
         let (name, since, idle_max) = (self.name.clone(), self.since, self.idle_max);
         let mut form = Zeroizing::new(Vec::new());
         let KeptUpstream { upstream, open } = self.pack(&mut form);
-        RestingStream { form, upstream: Some(upstream), name, open, since, idle_max }
+        let upstream = StreamUpstream::Kept(upstream);
+        RestingStream { form, upstream, name, open, since, idle_max }
     }
 
     /// Appends the form of the exchange, which may hold secrets, to at most a few bytes that hold

@@ -83,7 +83,10 @@ async fn exchange_held(
     let waited = match check(ruled, request) {
         // Nobody is asked about what is refused anyway.
         Err(_) => None,
-        Ok(_) => Some(wait_for_verdict((served, ruled), stream, request, key).await),
+        Ok(_) => {
+            let asked = (&*request, length);
+            Some(wait_for_verdict((served, ruled), stream, asked, key).await)
+        }
     };
     let mut held = None;
     let refusal = match waited {
@@ -97,8 +100,8 @@ async fn exchange_held(
                 (None, HeldVerdict::Refuse) => Some(HeldEnd::Undecided),
             }
         }
-        Some(Waited::Rests(place)) => {
-            return ExchangeEnd { held: Some(Box::new(place)), ..ExchangeEnd::default() };
+        Some(Waited::Rests(rest)) => {
+            return ExchangeEnd { held: Some(Box::new(rest)), ..ExchangeEnd::default() };
         }
         Some(Waited::Over(reason)) => return end_held(ruled, stream, request, reason),
         Some(Waited::Refused(why)) => Some(why),
@@ -136,6 +139,7 @@ async fn refuse_by_rule(
     (reason, held): (Reason, Option<HeldInfo>),
 ) -> ExchangeEnd {
     let refusal = RequestRefusal { status: status(&reason), reason };
+    served.http.count_refused_request(served.info.decided.rule);
     drop_small_body(stream, request, length).await;
     let mut record = Record::new(served, request);
     held.into_iter().for_each(|held| record.note_held(held));

@@ -112,6 +112,7 @@ pub async fn resume(
     let frames = match state {
         RestingState::Switched(frames) => frames,
         RestingState::AwaitsHead(..)
+        | RestingState::Held(_)
         | RestingState::PassesDown(..)
         | RestingState::WebSocket(_) => None,
     };

@@ -12,13 +12,14 @@ use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
-use eyelet_downstream::connection::resting::kind::kind_of;
+use eyelet_downstream::connection::resting::kind::{kind_of, listed};
 use eyelet_downstream::connection::resting::{
     self, KeptConnection, RestTimeout, RestingExchange, RestingState, end,
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::worker::Settings;
+use eyelet_telemetry::listing::ListedRequest;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
@@ -141,6 +142,11 @@ pub fn resting_kind(form: &[u8]) -> Option<StreamKind> {
     kind_of(RestingClient::unpack(form)?.1)
 }
 
+/// The exchange in these bytes, as a list shows it.
+pub fn resting_request(form: &[u8]) -> Option<ListedRequest> {
+    listed(RestingClient::unpack(form)?.1, None)
+}
+
 /// True if these bytes are the exchange of a connection of HTTP/1.1, with an upstream socket or on
 /// an upstream connection that others share.
 pub fn is_exchange(form: &[u8], is_shared: bool) -> bool {
@@ -160,6 +166,6 @@ pub fn read(form: &[u8]) -> Option<(RestingClient, RestingExchange)> {
     let (client, exchange) = RestingClient::unpack(form)?;
     let exchange = RestingExchange::unpack(exchange)?;
     let is_of_http1 = client.body.is_none() == exchange.state.is_request_done()
-        && !matches!(exchange.state, RestingState::WebSocket(_));
+        && !matches!(exchange.state, RestingState::WebSocket(_) | RestingState::Held(_));
     is_of_http1.then_some((client, exchange))
 }

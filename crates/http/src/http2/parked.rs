@@ -10,11 +10,12 @@ use eyelet_memory::packed::{PackedBytes, SharedPieces};
 use eyelet_downstream::client::resting_stream::StreamFormV1;
 use eyelet_downstream::clock::now_ms;
 use eyelet_downstream::connection::resting::end::{last_for_upstream, takes_close_frame};
-use eyelet_downstream::connection::resting::kind::kind_of;
+use eyelet_downstream::connection::resting::kind::{kind_of, listed};
 use eyelet_downstream::connection::resting::{self, RestTimeout, RestingExchange};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Settings;
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
+use eyelet_telemetry::listing::{ListedRequest, REQUESTS_SHOWN_MAX};
 use eyelet_telemetry::reason::Reason;
 use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 use zeroize::Zeroizing;
@@ -49,7 +50,7 @@ pub fn last_bytes(state: &PackedBytes) -> Vec<u8> {
 
 /// Gives the last bytes for the upstreams of streams that rest, by the places of their sockets.
 pub fn close_upstreams(state: &PackedBytes, send: &mut dyn FnMut(usize, &[u8])) {
-    let has_socket = |form: &StreamFormV1<'_>| !RestingExchange::is_shared(form.exchange);
+    let has_socket = |form: &StreamFormV1<'_>| RestingExchange::has_socket(form.exchange);
     for (nth, form) in each_form(forms_of(state)).filter(has_socket).enumerate() {
         send(nth, &last_for_upstream(form.exchange));
     }
@@ -66,9 +67,9 @@ pub fn pack_state(
     let (of_h2, forms) = split(state)?;
     let parked = ParkedConnection::from_bytes(of_h2).ok()?;
     let streams = read_forms(forms)?;
-    let of_shared = streams.iter().filter(|form| RestingExchange::is_shared(form.exchange));
-    let is_each = of_shared.count() == shared
-        && streams.len() == sockets + shared
+    let count = |is: fn(&[u8]) -> bool| streams.iter().filter(|form| is(form.exchange)).count();
+    let is_each = count(RestingExchange::is_shared) == shared
+        && count(RestingExchange::has_socket) == sockets
         && parked.streams() == streams.len();
     let is_read = streams.iter().zip(parked.open_streams()).all(|(form, open)| rests(form, open));
     let is_served = parked.role() == Some(H2Role::Server) && is_each && is_read;
@@ -150,6 +151,12 @@ pub fn resting_streams(state: &PackedBytes) -> StreamCounts {
         counts.add(kind_of(form.exchange).unwrap_or(StreamKind::Response), 1);
     }
     counts
+}
+
+/// The first streams that rest on a parked connection, as a list shows them.
+pub fn resting_requests(state: &PackedBytes) -> Vec<ListedRequest> {
+    let shown = each_form(forms_of(state)).take(REQUESTS_SHOWN_MAX);
+    shown.filter_map(|form| listed(form.exchange, form.name)).collect()
 }
 
 /// True if a stream that rests is on an upstream connection that others share.

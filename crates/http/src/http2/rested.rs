@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use eyelet_downstream::client::resting_stream::RestingStream;
+use eyelet_downstream::client::resting_stream::{RestingStream, StreamUpstream};
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::resting::{RestTimeout, RestingExchange};
 use eyelet_downstream::connection::served_connection::ServedConnection;
@@ -33,14 +33,19 @@ pub fn take_rested(
     let own: Rc<str> = own.unwrap_or_default().into();
     let (slept, now) = (handle.idle(), clock::now());
     let mut rested = Vec::with_capacity(forms.len());
-    if forms.len() != handle.socket_places() + shared.len() {
+    let mut holds = handle.take_holds().into_iter();
+    let with_socket = forms.iter().filter(|form| RestingExchange::has_socket(form.exchange));
+    if with_socket.count() != handle.socket_places() {
         return None;
     }
     let (settings, mut shared) = (handle.worker.settings(), shared.into_iter());
     for form in forms {
-        let upstream = match RestingExchange::is_shared(form.exchange) {
-            true => Some(RestingUpstream::Shared(Box::new(shared.next()?))),
-            false => None,
+        let upstream = match form.exchange {
+            form if RestingExchange::is_held(form) => StreamUpstream::Held(holds.next().flatten()),
+            form if RestingExchange::is_shared(form) => {
+                StreamUpstream::Kept(RestingUpstream::Shared(Box::new(shared.next()?)))
+            }
+            _ => StreamUpstream::AtPlace,
         };
         let idle = Duration::from_millis(form.idle_ms).saturating_add(slept);
         let count = if has_counts { form.open.into() } else { 0 };
@@ -53,5 +58,5 @@ pub fn take_rested(
             idle_max: RestTimeout::of(form.exchange)?.by(&settings),
         });
     }
-    Some(rested)
+    shared.next().is_none().then_some(rested)
 }

@@ -8,9 +8,10 @@ use std::rc::Rc;
 use std::task::Context;
 use std::time::Duration;
 
-use eyelet_downstream::client::http2::Http2Stream;
-use eyelet_downstream::client::resting_stream::{RestingStream, StreamFormV1};
-use eyelet_downstream::connection::resting::RestingExchange;
+use eyelet_downstream::client::head::AskedRequest;
+use eyelet_downstream::client::http2::{Http2Stream, WaitBegun};
+use eyelet_downstream::client::resting_stream::{RestingStream, StreamFormV1, StreamUpstream};
+use eyelet_downstream::connection::resting::{RestingExchange, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::table::Phase;
@@ -31,11 +32,12 @@ impl ServedStreams {
     /// Has the streams rest where all of them may, or go on where one does.
     pub(super) fn settle(&mut self, task: &Context<'_>) {
         let is_ending = self.served.http.engine.is_draining() || self.earlier.is_removed();
+        self.streams.call_decided(task);
+        if is_ending {
+            // Their tasks look for themselves whether they end.
+            self.streams.call_all();
+        }
         if !self.places.is_empty() {
-            if is_ending {
-                // Their tasks look for themselves whether they end.
-                self.streams.call_all();
-            }
             for nth in self.client.handle.ready_sockets() {
                 let Some(id) = self.places.get(nth) else { continue };
                 if !self.streams.call_by_upstream(*id) {
@@ -86,20 +88,45 @@ impl ServedStreams {
 
     /// Begins a task that goes on with a stream that rested.
     fn go_on(&self, id: u32, stream: RestingStream) {
-        let RestingStream { form, upstream, name, open, since, .. } = stream;
-        let upstream = upstream.or_else(|| self.take_socket(id).map(RestingUpstream::Socket));
-        let Some((exchange, upstream)) = RestingExchange::unpack(&form).zip(upstream) else {
+        let Some((served, work, two)) = self.resumed(id, stream) else {
             tracing::error!("internal error: an exchange at rest is none, and is reset");
             return self.streams.end(id);
         };
-        let two = Http2Stream::resumed(self.streams.clone(), id, &exchange.state);
-        let kept = KeptUpstream { upstream, open };
-        let resumed = Box::new(ResumedExchange { exchange, kept, name, since });
         let engine = &self.served.http.engine;
         let counted = Counted::new(&engine.process.budget, STREAM_BYTES);
         let serving = engine.count_task(self.served.info.client.ip());
-        let (served, work) = (self.earlier.clone(), StreamWork::Rested(resumed));
         tasks::begin(StreamJob { served, work, two, counted, serving });
+    }
+
+    /// The work of a stream that goes on, and who serves it.
+    fn resumed(
+        &self,
+        id: u32,
+        stream: RestingStream,
+    ) -> Option<(Rc<ServedConnection>, StreamWork, Http2Stream)> {
+        let RestingStream { form, upstream, name, open, since, .. } = stream;
+        let (exchange, streams) = (RestingExchange::unpack(&form)?, self.streams.clone());
+        let upstream = match (upstream, exchange.state) {
+            (StreamUpstream::Held(place), RestingState::Held(hold)) => {
+                let wait = WaitBegun { key: hold.key.clone(), place, since, wait: hold.wait };
+                let two = Http2Stream::was_held(streams, id, &hold, wait);
+                let (parts, length) = hold.request();
+                let asked = AskedRequest { parts, length, fault: None };
+                // It is decided again, by the newest rules.
+                return Some((self.served.clone(), StreamWork::Request(asked), two));
+            }
+            (StreamUpstream::Held(_), _) => return None,
+            (StreamUpstream::Kept(upstream), state) => (upstream, state),
+            (StreamUpstream::AtPlace, state) => {
+                (RestingUpstream::Socket(self.take_socket(id)?), state)
+            }
+        };
+        let (upstream, state) = upstream;
+        let two = Http2Stream::resumed(streams, id, &state);
+        let (exchange, kept) =
+            (RestingExchange { state, ..exchange }, KeptUpstream { upstream, open });
+        let resumed = Box::new(ResumedExchange { exchange, kept, name, since });
+        Some((self.earlier.clone(), StreamWork::Rested(resumed), two))
     }
 
     /// Takes the streams of a connection that was parked. They rest on.
@@ -109,12 +136,19 @@ impl ServedStreams {
         self.served = Rc::new(self.earlier.decided(|| handle.local_address()));
         self.served.http.engine.enters(self.client.handle.key(), Phase::Busy);
         for (open, stream) in self.streams.open().into_iter().zip(rested) {
-            let (id, is_shared) = (open.id, stream.upstream.is_some());
+            let id = open.id;
+            let (is_kept, is_placed) = match stream.upstream {
+                StreamUpstream::Kept(_) => (true, false),
+                StreamUpstream::AtPlace => (false, true),
+                StreamUpstream::Held(_) => (false, false),
+            };
             self.streams.resume(open, stream);
-            match is_shared {
+            if is_kept {
                 // Nothing watches it while its connection is served.
-                true => self.streams.call(id),
-                false => self.places.push(id),
+                self.streams.call(id);
+            }
+            if is_placed {
+                self.places.push(id);
             }
         }
     }
@@ -126,7 +160,7 @@ impl ServedStreams {
         let resting = self.streams.take_resting();
         let is_each = open.iter().map(|open| open.id).eq(resting.iter().map(|(id, _)| *id));
         let mut info = self.served.info_now();
-        let mut shared = Vec::new();
+        let (mut shared, mut holds) = (Vec::new(), Vec::new());
         let (mut open, mut forms) = (Vec::new(), Zeroizing::default());
         if !resting.is_empty() {
             // The streams say how long they were idle before.
@@ -140,9 +174,15 @@ impl ServedStreams {
         let mut sockets = Vec::with_capacity(resting.len());
         for (id, stream) in resting {
             match stream.upstream {
-                Some(RestingUpstream::Shared(two)) => shared.push(*two),
-                Some(RestingUpstream::Socket(socket)) => sockets.push((id, Some(socket))),
-                None => sockets.push((id, None)),
+                StreamUpstream::Kept(RestingUpstream::Shared(two)) => shared.push(*two),
+                StreamUpstream::Kept(RestingUpstream::Socket(socket)) => {
+                    sockets.push((id, Some(socket)));
+                }
+                StreamUpstream::AtPlace => sockets.push((id, None)),
+                StreamUpstream::Held(place) => {
+                    place.as_ref().inspect(|place| place.forget_task());
+                    holds.push(place);
+                }
             }
             open.extend(stream.open);
         }
@@ -150,6 +190,7 @@ impl ServedStreams {
             return self.end_unparked(&forms);
         }
         give_shared(&self.client.handle, shared);
+        self.client.handle.give_holds(holds);
         info.decided.counted_at = CountedAt::resting(open);
         let Self { client, served, is_unused, .. } = self;
         let state = pack(&state, &forms, &served.http.engine.pieces);

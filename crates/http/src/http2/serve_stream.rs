@@ -5,11 +5,12 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::exchange::end::HeldRest;
 use crate::exchange::rest::{ResumedExchange, resume};
-use crate::exchange::resting::Resting;
 use crate::exchange::serve::{RequestRefusal, exchange, refuse};
 use eyelet_downstream::client::head::{AskedRequest, asks_for_websocket};
 use eyelet_downstream::client::http2::Http2Stream;
+use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::reason::request_reason;
@@ -28,6 +29,7 @@ pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, t
     let AskedRequest { parts, length, fault } = asked;
     if let Some(reason) = two.runs() {
         let mut record = Record::new(served, parts);
+        record.began_before(two.waited_ms());
         record.failed = true;
         record.reason = reason;
         return served.emit(&record);
@@ -41,8 +43,10 @@ pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, t
     let client_lost = match fault {
         None => {
             let end = exchange(served, &mut stream, parts, *length).await;
-            if let Some(resting) = end.resting {
-                return leave(stream, *resting);
+            match (end.resting, end.held.map(|held| *held)) {
+                (Some(resting), _) => return leave(stream, resting.into_stream()),
+                (None, Some(HeldRest::Stream(resting))) => return leave(stream, resting),
+                (None, None | Some(HeldRest::Connection(_))) => {}
             }
             end.client_lost
         }
@@ -62,7 +66,7 @@ pub async fn go_on(served: &ServedConnection, resumed: ResumedExchange, two: Htt
     let mut stream = Stream::Http2(two);
     let end = resume(served, &mut stream, resumed).await;
     if let Some(resting) = end.resting {
-        return leave(stream, *resting);
+        return leave(stream, resting.into_stream());
     }
     if !end.client_lost && !is_websocket {
         drop_rest(served, &mut stream).await;
@@ -70,9 +74,9 @@ pub async fn go_on(served: &ServedConnection, resumed: ResumedExchange, two: Htt
 }
 
 /// Leaves what rests of an exchange with its connection.
-fn leave(stream: Stream<'_>, resting: Resting) {
+fn leave(stream: Stream<'_>, resting: RestingStream) {
     if let Stream::Http2(two) = stream {
-        two.leave(resting.into_stream());
+        two.leave(resting);
     }
 }
 

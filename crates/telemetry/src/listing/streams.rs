@@ -13,6 +13,8 @@ named! {
         Events = "event_stream",
         /// An exchange of gRPC, at whatever step.
         Grpc = "grpc",
+        /// A request that waits for a verdict.
+        Held = "held",
         /// Any other response.
         Response = "response",
         /// A connection that has switched to a protocol that is no WebSocket.
@@ -35,6 +37,7 @@ impl StreamKind {
         let (one, several) = match self {
             Self::Events => ("event stream", "event streams"),
             Self::Grpc => ("gRPC stream", "gRPC streams"),
+            Self::Held => ("held request", "held requests"),
             Self::Response => ("response", "responses"),
             Self::Switched => ("switched connection", "switched connections"),
             Self::Upload => ("upload", "uploads"),
@@ -65,6 +68,11 @@ impl StreamCounts {
     /// Adds all of `other`.
     pub fn add_all(&mut self, other: &Self) {
         other.iter().for_each(|(kind, count)| self.add(kind, count));
+    }
+
+    /// The number of this kind.
+    pub fn of(&self, kind: StreamKind) -> u32 {
+        self.0[kind as usize]
     }
 
     /// The kinds of which there is any, and their numbers.

@@ -159,18 +159,29 @@ impl Line<'_> {
             let _ = serde_json::to_writer(out, &evidence.line(self.measured.started_unix_ms));
         });
         out.extend_from_slice(br#","shadow":"#);
-        let of_request = self.http.map_or(&[][..], |request| request.shadow);
-        let is_any = !(self.decided.shadow.is_empty() && of_request.is_empty());
-        or_null(out, is_any.then_some(of_request), |out, of_request| {
-            list(out, self.decided.shadow.iter().chain(of_request), |out, (rule, outcome)| {
+        let mut shadows = shadows(self.decided, self.http).peekable();
+        let is_any = shadows.peek().is_some();
+        or_null(out, is_any.then_some(shadows), |out, shadows| {
+            list(out, shadows, |out, (rule, outcome)| {
                 out.extend_from_slice(br#"{"rule":"#);
-                text(out, self.decided.labels.rule(*rule));
+                text(out, rule);
                 out.extend_from_slice(br#","outcome":"#);
                 plain(out, outcome.name());
                 out.push(b'}');
             });
         });
     }
+}
+
+/// The rules in shadow of a connection and of its request, and what they would have done.
+pub fn shadows<'a>(
+    decided: &'a Decided,
+    http: Option<&'a RequestInfo<'_>>,
+) -> impl Iterator<Item = (&'a str, Outcome)> {
+    let of_connection = decided.shadow.iter();
+    let of_connection = of_connection.map(|(rule, would)| (decided.labels.rule(*rule), *would));
+    let of_request = http.map_or(&[][..], |request| request.shadow).iter();
+    of_connection.chain(of_request.map(|(rule, would)| (&**rule, *would)))
 }
 
 /// The fields of a line that is not about a request.

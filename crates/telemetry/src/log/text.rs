@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use super::line::{Line, Opening};
+use super::line::{Line, Opening, shadows};
 use crate::info::{Outcome, UpstreamName};
 use eyelet_wire::local_peer::LocalPeer;
 
@@ -62,9 +62,7 @@ pub fn write(line: &Line<'_>, out: &mut Vec<u8>, opening: &mut Opening, colour: 
         Some(reason) => text.push_str(&format!(": {reason}")),
         None => text.push_str(&format!(": {}", outcome.name())),
     }
-    let of_request = http.map_or(&[][..], |request| request.shadow);
-    for (rule, would) in decided.shadow.iter().chain(of_request) {
-        let rule = decided.labels.rule(*rule);
+    for (rule, would) in shadows(decided, http) {
         text.push_str(&format!(", in shadow {} by \"{rule}\"", would.name()));
     }
     // Names, paths and errors come from peers: none of them may move the cursor.

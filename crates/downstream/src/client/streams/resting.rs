@@ -4,12 +4,15 @@
 
 use std::mem;
 use std::os::fd::OwnedFd;
+use std::task::Context;
 
+use bytes::{Bytes, BytesMut};
 use eyelet_h2::OpenStream;
+use eyelet_hold::HoldPlace;
 use eyelet_multiplex::StreamRole;
 
 use super::{State, Streams};
-use crate::client::resting_stream::RestingStream;
+use crate::client::resting_stream::{RestingStream, StreamUpstream};
 use crate::client::state::{Left, StreamRest, StreamState};
 use crate::connection::resting::kind::has_upstream_ended;
 
@@ -141,10 +144,49 @@ impl Streams {
         let state = &mut *self.state.borrow_mut();
         state.mux.find(id).is_some_and(|stream| match &stream.rest {
             StreamRest::Rests { stream: resting, .. } => {
-                resting.upstream.is_none() && stream.left.is_none() && !stream.is_late
+                let is_kept = matches!(resting.upstream, StreamUpstream::Kept(_));
+                !is_kept && stream.left.is_none() && !stream.is_late
             }
             StreamRest::No | StreamRest::Quiet | StreamRest::Asked => false,
         })
+    }
+
+    /// Has held streams go on that have their verdict. The connection's task waits for those of the
+    /// others.
+    pub fn call_decided(&self, task: &Context<'_>) {
+        for stream in &mut self.state.borrow_mut().mux.streams {
+            if let StreamRest::Rests { stream: resting, is_called } = &mut stream.rest
+                && let StreamUpstream::Held(place) = &resting.upstream
+            {
+                let is_decided = |place: &HoldPlace| place.poll_decision(task).is_ready();
+                *is_called |= place.as_ref().is_none_or(is_decided);
+            }
+        }
+    }
+
+    /// Takes the whole body of a request that is to be held, if it has come, is short and has no
+    /// fields behind it. Its windows open again. `None`: there is more of it, here or to come.
+    pub fn take_whole_body(&self, id: u32, bytes_max: usize) -> Option<Bytes> {
+        let state = &mut *self.state.borrow_mut();
+        let stream = state.mux.find(id)?;
+        let is_short = stream.base.unreleased() <= bytes_max;
+        if !stream.has_body_ended || stream.trailers.is_some() || !is_short {
+            return None;
+        }
+        let mut body = BytesMut::new();
+        while let Some(part) = state.mux.take(id) {
+            body.extend_from_slice(&part);
+        }
+        state.release(|mux| mux.release(id, body.len()));
+        state.recount();
+        Some(body.freeze())
+    }
+
+    /// True if nothing of a request's body has come, and more is to come.
+    pub fn awaits_body(&self, id: u32) -> bool {
+        let mut state = self.state.borrow_mut();
+        let stream = state.mux.find(id);
+        stream.is_some_and(|stream| !stream.has_body_ended && stream.base.is_clear())
     }
 
     /// Takes a stream that rests, for a task that goes on with it.

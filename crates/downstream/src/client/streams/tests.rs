@@ -16,7 +16,7 @@ use http::Response;
 
 use super::*;
 use super::{CONNECTION_WINDOW_BYTES, LentBody};
-use crate::client::resting_stream::RestingStream;
+use crate::client::resting_stream::{RestingStream, StreamUpstream};
 use eyelet_upstream::RestingUpstream;
 use eyelet_upstream::testing::{connected, look, worker};
 
@@ -339,7 +339,9 @@ fn early_resets_are_counted() {
 fn resting(form: &[u8]) -> RestingStream {
     RestingStream {
         form: form.to_vec().into(),
-        upstream: Some(RestingUpstream::Socket(eyelet_sys::socket::pair().unwrap().0)),
+        upstream: StreamUpstream::Kept(RestingUpstream::Socket(
+            eyelet_sys::socket::pair().unwrap().0,
+        )),
         name: "192.0.2.1:80".into(),
         open: Vec::new(),
         since: std::time::Instant::now(),
@@ -389,7 +391,8 @@ fn streams_rest_on_beside_one_that_goes_on() {
     let [quiet, called, said, unwatched] = [1, 2, 3, 4].map(|_| pair.request());
     pair.read();
     for id in [quiet, called, said] {
-        pair.streams.leave(id, RestingStream { upstream: None, ..resting(&[id as u8]) });
+        pair.streams
+            .leave(id, RestingStream { upstream: StreamUpstream::AtPlace, ..resting(&[id as u8]) });
     }
     pair.streams.leave(unwatched, resting(&[unwatched as u8]));
     pair.streams.recount();

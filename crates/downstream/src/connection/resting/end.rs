@@ -38,7 +38,9 @@ fn is_between_frames(state: &RestingState) -> Option<[bool; 2]> {
     let (frames, ended) = match state {
         RestingState::WebSocket(RestingWebSocket { frames, ended, .. }) => (frames, *ended),
         RestingState::Switched(frames) => (frames.as_ref()?, None),
-        RestingState::AwaitsHead(_) | RestingState::PassesDown(..) => return None,
+        RestingState::AwaitsHead(_) | RestingState::Held(_) | RestingState::PassesDown(..) => {
+            return None;
+        }
     };
     let [up, down] = frames.map(|frames| frames.is_between());
     // Nothing follows an end.

@@ -1,5 +1,6 @@
 //! The kind of an exchange at rest, read from its form without a copy.
 
+use eyelet_telemetry::listing::ListedRequest;
 use eyelet_telemetry::listing::streams::StreamKind;
 
 use super::{ExchangeV1, IS_GRPC, RestingState, StateV1, UploadV1};
@@ -12,6 +13,19 @@ pub fn kind_of(form: &[u8]) -> Option<StreamKind> {
     }
     let (form, _): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
     Some(form.state.kind())
+}
+
+/// The exchange of a form as a list shows it, with the name of its upstream. `None`: it is not
+/// read.
+pub fn listed(form: &[u8], upstream: Option<&str>) -> Option<ListedRequest> {
+    let (kind, form) = (kind_of(form)?, form.get(1..)?);
+    let (form, _): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form).ok()?;
+    let (path, upstream) = match &form.state {
+        // Without an access log, no other has its path.
+        StateV1::Held(hold) => (Some(hold.target()), None),
+        _ => (form.path, upstream),
+    };
+    Some(ListedRequest::new(kind, form.method, path, upstream))
 }
 
 /// True if the upstream of the exchange of a form has ended its side: its socket has nothing more.
@@ -34,6 +48,7 @@ impl StateV1<'_> {
         match self {
             Self::AwaitsHead { upload: UploadV1::Sent, .. } => StreamKind::Waiting,
             Self::AwaitsHead { .. } => StreamKind::Upload,
+            Self::Held(_) => StreamKind::Held,
             Self::PassesDown { events: Some(_), .. } => StreamKind::Events,
             Self::PassesDown { .. } => StreamKind::Response,
             Self::WebSocket { .. }

@@ -3,8 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::kind::kind_of;
 use super::*;
+use eyelet_hold::{HoldKey, RequestKey};
+use eyelet_http1::head::Length;
 use eyelet_record::{Keys, Role, Session, Suite, alert};
+use eyelet_telemetry::held::{HeldBy, HeldInfo, HeldVerdict};
+use eyelet_telemetry::info::Outcome;
 use eyelet_telemetry::listing::streams::StreamKind;
+use http::Request;
 
 /// [`events`] in version 1.
 const STORED: &[u8] = b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x01\xc8\x01\x01\
@@ -26,6 +31,7 @@ fn events(path: &str) -> RestingExchange {
         bytes_to_upstream: 300,
         bytes_to_client: 70_000,
         is_grpc: false,
+        ruling: None,
         trace: None,
     };
     let download = RestingDownload {
@@ -122,6 +128,40 @@ fn a_form_of_grpc_is_not_longer() {
         assert_eq!(kind_of(&of_grpc), Some(StreamKind::Grpc));
         assert_eq!(RestingExchange::unpack(&of_grpc), Some(exchange));
     }
+}
+
+/// The verdict and the rules in shadow go along, up to a bound.
+#[test]
+fn the_decisions_about_an_exchange_have_one_form() {
+    let held = HeldInfo { ms: 4_210, verdict: HeldVerdict::Allow, by: HeldBy::Page };
+    let shadow = |count: usize, name: &str| {
+        let rule = (name.into(), Outcome::Refused);
+        Some(vec![rule; count]).filter(|rules| !rules.is_empty())
+    };
+    for (held, shadow, kept) in [
+        (Some(held), shadow(0, ""), 0),
+        (None, shadow(2, "no writes"), 2),
+        (Some(held), shadow(3, &"r".repeat(500)), 2),
+    ] {
+        let ruling = RestingRuling::of(held, shadow.as_deref());
+        assert_eq!(ruling.as_ref().unwrap().shadow.as_ref().map_or(0, |all| all.len()), kept);
+        let exchange = RestingExchange {
+            facts: RestingFacts { ruling, ..events(PATH).facts },
+            connection: KeptConnection::Shared(None),
+            ..events(PATH)
+        };
+        let form = packed(&exchange);
+        assert_eq!(RestingExchange::unpack(&form).as_ref(), Some(&exchange));
+        for len in 0..form.len() {
+            assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
+        }
+    }
+    assert_eq!(RestingRuling::of(None, None), None);
+    assert_eq!(RestingRuling::of(None, shadow(1, &"r".repeat(2_000)).as_deref()), None);
+    let long = RestingRuling { held: None, shadow: shadow(1, &"r".repeat(2_000)).map(Into::into) };
+    let facts = RestingFacts { ruling: Some(Box::new(long)), ..events(PATH).facts };
+    let form = packed(&RestingExchange { facts, ..events(PATH) });
+    assert!(RestingExchange::unpack(&form).is_none());
 }
 
 /// Bytes of a request that waits: with its slot (240), what the slot points to (40) and what
@@ -313,6 +353,71 @@ fn a_switched_connection_has_one_form() {
         }
         assert!(RestingExchange::unpack(&[&form[..], &[0]].concat()).is_none());
     }
+}
+
+/// A request that waits for a verdict, with so much of its body.
+fn held(length: Length, body: (&'static [u8], bool)) -> RestingExchange {
+    let request = Request::post("https://app.example/api/x?y=1").header("cookie", "a=b");
+    let request = match length {
+        Length::Known(bytes) => request.header("content-length", bytes),
+        _ => request,
+    };
+    let (mut parts, ()) = request.body(()).unwrap().into_parts();
+    parts.headers.get_mut("cookie").unwrap().set_sensitive(true);
+    let request = RequestKey::new("POST", "/api/x").map(Box::new);
+    let key = HoldKey { rule: "ask".into(), name: "app.example".into(), port: 443, request };
+    let body = (Bytes::from_static(body.0), body.1);
+    let hold = RestingHold::new(key, &parts, length, body, Duration::from_secs(60));
+    RestingExchange {
+        facts: RestingFacts { status: None, upstream_ms: None, ..events(PATH).facts },
+        state: RestingState::Held(Box::new(hold)),
+        connection: KeptConnection::Own(None),
+    }
+}
+
+#[test]
+fn a_held_request_has_one_form() {
+    for (length, body) in [
+        (Length::Known(5), (&b"hello"[..], true)),
+        (Length::Known(5), (b"", false)),
+        (Length::Chunked, (b"hello", true)),
+        (Length::Empty, (b"", true)),
+    ] {
+        let exchange = held(length, body);
+        assert_eq!(exchange.state.is_request_done(), body.1);
+        let form = packed(&exchange);
+        let read = RestingExchange::unpack(&form).unwrap();
+        assert_eq!(read, exchange);
+        assert!(RestingExchange::is_held(&form) && !RestingExchange::has_socket(&form));
+        assert_eq!(RestTimeout::of(&form), Some(RestTimeout::Hold(Duration::from_secs(60))));
+        let shown = kind::listed(&form, Some("192.0.2.1:80")).unwrap();
+        let expected = (StreamKind::Held, Some("/api/x"), None);
+        assert_eq!((shown.kind, shown.path.as_deref(), shown.upstream.as_deref()), expected);
+        let RestingState::Held(hold) = read.state else { panic!() };
+        let (parts, again) = hold.request();
+        assert_eq!(
+            (again, parts.uri.to_string()),
+            (length, "https://app.example/api/x?y=1".into())
+        );
+        assert!(parts.headers["cookie"].is_sensitive());
+        for len in 0..form.len() {
+            assert!(RestingExchange::unpack(&form[..len]).is_none(), "{len}");
+        }
+        for bits in [form[0] & !IS_HELD, form[0] | IS_SHARED, form[0] | HAS_TLS] {
+            assert!(RestingExchange::unpack(&[&[bits], &form[1..]].concat()).is_none());
+        }
+    }
+    for (length, body) in [
+        // It is too long, is a part, or is none although there is one.
+        (Length::Chunked, (&[b'x'; hold::HOLD_BYTES_MAX][..], true)),
+        (Length::Chunked, (b"hello", false)),
+        (Length::Empty, (b"hello", true)),
+        (Length::Empty, (b"", false)),
+    ] {
+        assert!(RestingExchange::unpack(&packed(&held(length, body))).is_none(), "{body:?}");
+    }
+    let of_other = [&[VERSION | IS_HELD], &packed(&poll())[1..]].concat();
+    assert!(RestingExchange::unpack(&of_other).is_none());
 }
 
 /// One whose upstream connection others share. It has no socket, and TLS there has no secrets here.

@@ -12,6 +12,7 @@ use super::held_request::HeldRuling;
 use super::refused_request::RefusedRequest;
 use super::{ClientInfo, ServedConnection};
 use crate::connection::intermediary::outcome_of;
+use crate::connection::resting::ruling::Shadows;
 use crate::connection::route::Route;
 use crate::connection::worker::Http;
 
@@ -170,7 +171,7 @@ impl ServedConnection {
 
     /// The rules in shadow before the deciding one that take a request of this connection, and what
     /// they would have done. A WebSocket's CONNECT is asked as GET.
-    pub(super) fn shadows_on(&self, request: &request::Parts) -> Option<Box<[(u32, Outcome)]>> {
+    pub(super) fn shadows_on(&self, request: &request::Parts) -> Option<Shadows> {
         if self.shadows.is_empty() {
             return None;
         }
@@ -181,10 +182,11 @@ impl ServedConnection {
         let take = with_facts(request, traits, |facts| {
             let take = config.policy.shadows_by_request(&self.shadows, decided_by, facts);
             take.filter_map(|(rule, is_refused)| {
-                let action = config.rules.get(usize::try_from(rule.0).ok()?)?.action;
-                Some((rule.0, if is_refused { Outcome::Refused } else { outcome_of(action) }))
+                let rule = config.rules.get(usize::try_from(rule.0).ok()?)?;
+                let would = if is_refused { Outcome::Refused } else { outcome_of(rule.action) };
+                Some((rule.name.into(), would))
             })
-            .collect::<Box<[_]>>()
+            .collect::<Shadows>()
         });
         (!take.is_empty()).then_some(take)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eyelet_telemetry::held::HeldInfo;
-use eyelet_telemetry::info::{End, Measured, Outcome};
+use eyelet_telemetry::info::{End, Measured};
 use eyelet_telemetry::log::failed;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::request::{Coded, RequestInfo};
@@ -17,6 +17,7 @@ use super::{ServedConnection, end_of_failure};
 use crate::clock;
 use crate::connection::intermediary::Intermediary;
 use crate::connection::resting::RestingFacts;
+use crate::connection::resting::ruling::{RestingRuling, Shadows};
 use crate::connection::trace::{EndedExchange, ExchangeTrace, RestingTrace};
 
 /// Paths are cut in the log, so that people can read the lines.
@@ -48,8 +49,8 @@ pub struct Record {
     pub(crate) bytes_to_client: u64,
     /// The decision about it, if it was held.
     held: Option<HeldInfo>,
-    /// The rules in shadow that take it, and what they would have done.
-    shadow: Option<Box<[(u32, Outcome)]>>,
+    /// The rules in shadow that take it.
+    shadow: Option<Shadows>,
     /// Boxed: few exchanges are traced, and all pay for the size.
     trace: Option<Box<ExchangeTrace>>,
 }
@@ -81,7 +82,10 @@ impl Record {
         let tracer = served.http.shared.trace.as_ref();
         let asked = (facts.method.as_ref(), facts.path.as_ref());
         let resumed = |trace: Box<RestingTrace>| ExchangeTrace::resumed(tracer, *trace, asked);
+        let RestingRuling { held, shadow } = *facts.ruling.unwrap_or_default();
         Self {
+            held,
+            shadow,
             trace: facts.trace.map(|trace| Box::new(resumed(trace))),
             started_unix_ms: began.unwrap_or(0),
             method: facts.method,
@@ -110,6 +114,7 @@ impl Record {
             bytes_to_upstream: self.bytes_to_upstream,
             bytes_to_client: self.bytes_to_client,
             is_grpc: false,
+            ruling: RestingRuling::of(self.held, self.shadow.as_deref()),
             trace: self.trace.as_ref().map(|trace| Box::new(trace.rest())),
         }
     }
@@ -185,7 +190,12 @@ impl Record {
     /// Notes that it was held. The time of its line begins when it came.
     pub fn note_held(&mut self, held: HeldInfo) {
         self.held = Some(held);
-        self.started_unix_ms = self.started_unix_ms.saturating_sub(held.ms.into());
+        self.began_before(held.ms);
+    }
+
+    /// Notes that it came so many milliseconds earlier.
+    pub fn began_before(&mut self, ms: u32) {
+        self.started_unix_ms = self.started_unix_ms.saturating_sub(ms.into());
     }
 
     fn info(&self) -> RequestInfo<'_> {

@@ -134,7 +134,9 @@ fn is_at(state: &RestingState, open: OpenStream) -> bool {
         RestingState::AwaitsHead(_) => false,
         RestingState::PassesDown(..) => true,
         // A connection that others share switches no protocols.
-        RestingState::WebSocket(_) | RestingState::Switched(_) => return false,
+        RestingState::Held(_) | RestingState::WebSocket(_) | RestingState::Switched(_) => {
+            return false;
+        }
     };
     open.awaits_head != is_answered && open.has_ended == state.is_request_done()
 }

@@ -1,104 +1,185 @@
 //! A request that a hold rule takes: it waits until somebody decides. A connection of HTTP/1.1 is
-//! parked meanwhile (`http1/held.rs`). A stream of HTTP/2 waits in its task, beside the others.
+//! parked meanwhile (`http1/held.rs`). A stream of HTTP/2 waits in its task for a while, and then
+//! rests with its connection, if its request is short.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use eyelet_downstream::client::head::asks_for_websocket;
+use eyelet_downstream::client::http2::WaitBegun;
 use eyelet_downstream::client::io::ClientLost;
+use eyelet_downstream::client::resting_stream::{RestingStream, StreamUpstream};
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
+use eyelet_downstream::connection::resting::hold::{RestingHold, body_bytes_max};
+use eyelet_downstream::connection::resting::{
+    KeptConnection, RestingExchange, RestingFacts, RestingState,
+};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::given_verdict::GivenVerdict;
 use eyelet_downstream::connection::served_connection::record::Record;
 use eyelet_engine::worker::WaitError;
-use eyelet_hold::{HoldKey, HoldPlace};
+use eyelet_hold::{HoldDecision, HoldKey, HoldPlace};
+use eyelet_http1::head::Length;
 use eyelet_http1::head_bytes::request_bytes;
+use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{HeldEnd, Reason, Shed};
 use http::request;
+use zeroize::Zeroizing;
+
+use crate::exchange::end::HeldRest;
 
 /// The end of the wait of a request.
 pub enum Waited {
     /// The wait ended with a verdict, or without one in time.
     Decided(GivenVerdict),
-    /// Its connection is parked: it waits on.
-    Rests(HoldPlace),
+    /// It waits on without a task.
+    Rests(HeldRest),
     /// There is nobody to answer, or no time to wait on.
     Over(Reason),
     /// It may not wait.
     Refused(HeldEnd),
 }
 
+/// A request's head, and the end of its body.
+type Asked<'a> = (&'a request::Parts, Length);
+
 /// Asks about a request that this connection serves, and waits for the verdict. `connection`
 /// may have it already.
 pub async fn wait_for_verdict(
     (connection, served): (&ServedConnection, &ServedConnection),
     stream: &mut Stream<'_>,
-    request: &request::Parts,
+    (request, length): Asked<'_>,
     key: Option<HoldKey>,
 ) -> Waited {
     let Some(key) = key else { return Waited::Refused(HeldEnd::TooLong) };
     if let Some(given) = connection.take_verdict(&key) {
         return Waited::Decided(given);
     }
-    match served.ask(key, request_bytes(&request.headers, &request.uri)) {
-        Some(place) => wait(served, stream, request, place).await,
-        None => Waited::Refused(HeldEnd::TooMany),
-    }
-}
-
-/// Waits for a verdict.
-async fn wait(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    request: &request::Parts,
-    place: HoldPlace,
-) -> Waited {
-    if place.is_first() && place.decision().is_none() {
+    let begun = stream.as_http2().and_then(|two| two.take_wait(&key));
+    let (since, timeout) = match &begun {
+        Some(WaitBegun { since, wait, .. }) => (*since, *wait),
+        None => (clock::now(), served.http.shared.config.hold.timeout),
+    };
+    let is_new = begun.is_none();
+    let place = begun.and_then(|begun| begun.place).or_else(|| {
+        let place = served.ask(key, request_bytes(&request.headers, &request.uri))?;
+        // What another process has decided meanwhile is for it, too.
+        Some(if is_new { place } else { place.moved() })
+    });
+    let Some(place) = place else { return Waited::Refused(HeldEnd::TooMany) };
+    if is_new && place.is_first() && place.decision().is_none() {
         tracing::warn!("{}", place.question().announcement());
     }
     if place.decision().is_none() && stream.may_be_held() {
-        return Waited::Rests(place);
+        return Waited::Rests(HeldRest::Connection(place));
     }
-    // Its line is written if the task is dropped.
-    let mut entry = RequestLogEntry::new(served, Record::new(served, request), stream.sent());
-    let (began, timeout) = (clock::now(), served.http.shared.config.hold.timeout);
-    // Memory may be short before the time is over.
-    let wait = served.progress_wait();
-    stream.due_in(wait.min(timeout));
-    let waited = poll_fn(|task| {
-        if let Poll::Ready(decision) = place.poll_decision(task) {
-            return Poll::Ready(Ok(Some(decision)));
-        }
-        if let Poll::Ready(gone) = stream.poll_closed(task) {
-            return Poll::Ready(Err(gone.reason()));
-        }
-        if stream.poll_ends(task).is_ready() {
-            return Poll::Ready(Err(Reason::Drained(None)));
-        }
-        while let Poll::Ready(late) = stream.poll_late(task) {
-            let left = timeout.saturating_sub(clock::since(began));
-            match late {
-                WaitError::Late if left.is_zero() => return Poll::Ready(Ok(None)),
-                WaitError::Late if served.http.engine.process.budget.is_filling(0) => {
-                    return Poll::Ready(Err(Reason::Shed(Shed::Stream)));
-                }
-                WaitError::Late => stream.due_in(wait.min(left)),
-                other => return Poll::Ready(Err(ClientLost::Wait(other).reason())),
+    let wait = Wait { served, place, since, timeout };
+    wait.run(stream, (request, length)).await
+}
+
+/// The wait of a request in its task.
+struct Wait<'a> {
+    served: &'a ServedConnection,
+    place: HoldPlace,
+    /// The time at which it began, perhaps in an earlier task.
+    since: Instant,
+    /// The time that it may take in all.
+    timeout: Duration,
+}
+
+/// The reason why a request waits in its task no longer.
+enum WaitEnd {
+    Verdict(HoldDecision),
+    Late,
+    /// Its connection and all streams of it rest, with what came of its body and whether that is
+    /// whole.
+    Rests((bytes::Bytes, bool)),
+    Over(Reason),
+}
+
+impl Wait<'_> {
+    async fn run(self, stream: &mut Stream<'_>, (request, length): Asked<'_>) -> Waited {
+        let Self { served, place, since, timeout } = self;
+        // Its line is written if the task is dropped.
+        let mut record = Record::new(served, request);
+        record.began_before(since_ms(since));
+        let mut entry = RequestLogEntry::new(served, record, stream.sent());
+        entry.written.stream.becomes(StreamKind::Held);
+        let engine = &served.http.engine;
+        let began = clock::now();
+        let body_max = body_bytes_max(request).filter(|_| !asks_for_websocket(request));
+        // Memory may be short before the time is over.
+        let wait = served.progress_wait();
+        let left = || timeout.saturating_sub(clock::since(since));
+        stream.due_in(engine.rest_after().min(wait).min(left()));
+        let end = poll_fn(|task| {
+            if let Poll::Ready(decision) = place.poll_decision(task) {
+                return Poll::Ready(WaitEnd::Verdict(decision));
             }
-        }
-        Poll::Pending
-    });
-    let waited = waited.await;
-    entry.dismiss();
-    match waited {
-        Ok(decision) => {
-            let key = place.question().key.clone();
-            Waited::Decided(GivenVerdict { key, decision, waited_ms: since_ms(began) })
-        }
-        Err(reason) => Waited::Over(reason),
+            if let Poll::Ready(gone) = stream.poll_closed(task) {
+                return Poll::Ready(WaitEnd::Over(gone.reason()));
+            }
+            if stream.poll_ends(task).is_ready() {
+                return Poll::Ready(WaitEnd::Over(Reason::Drained(None)));
+            }
+            while let Poll::Ready(late) = stream.poll_late(task) {
+                match late {
+                    WaitError::Late if left().is_zero() => return Poll::Ready(WaitEnd::Late),
+                    WaitError::Late if engine.process.budget.is_filling(0) => {
+                        return Poll::Ready(WaitEnd::Over(Reason::Shed(Shed::Stream)));
+                    }
+                    WaitError::Late => stream.due_in(wait.min(left())),
+                    other => {
+                        return Poll::Ready(WaitEnd::Over(ClientLost::Wait(other).reason()));
+                    }
+                }
+            }
+            let is_due = engine.rests_at_once() || clock::since(began) >= engine.rest_after();
+            let body = body_max.filter(|_| is_due && !engine.is_draining());
+            let two = stream.as_http2();
+            let body = two.and_then(|two| two.prepare_hold(body?));
+            match stream.is_multiplexed() && stream.rests_now(body.is_some()) {
+                true => body.map_or(Poll::Pending, |body| Poll::Ready(WaitEnd::Rests(body))),
+                false => Poll::Pending,
+            }
+        });
+        let end = end.await;
+        let decision = match end {
+            WaitEnd::Verdict(decision) => Some(decision),
+            WaitEnd::Late => None,
+            WaitEnd::Rests(body) => {
+                let key = place.question().key.clone();
+                let hold = RestingHold::new(key, request, length, body, timeout);
+                let resting = resting(entry.rest(), hold, (place, since));
+                return Waited::Rests(HeldRest::Stream(resting));
+            }
+            WaitEnd::Over(reason) => {
+                entry.dismiss();
+                return Waited::Over(reason);
+            }
+        };
+        entry.dismiss();
+        let key = place.question().key.clone();
+        Waited::Decided(GivenVerdict { key, decision, waited_ms: since_ms(since) })
     }
+}
+
+/// A held request that rests with its connection.
+fn resting(
+    facts: RestingFacts,
+    hold: RestingHold,
+    (place, since): (HoldPlace, Instant),
+) -> RestingStream {
+    let (name, open, idle_max) = (Arc::default(), Vec::new(), hold.wait);
+    let (state, connection) = (RestingState::Held(Box::new(hold)), KeptConnection::Own(None));
+    let mut form = Zeroizing::new(Vec::new());
+    RestingExchange { facts, state, connection }.pack(&mut form);
+    let upstream = StreamUpstream::Held(Some(place));
+    RestingStream { form, upstream, name, open, since, idle_max }
 }
 
 fn since_ms(began: Instant) -> u32 {
