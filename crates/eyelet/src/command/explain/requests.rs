@@ -37,7 +37,12 @@ pub(super) fn print(
     };
     let by = decides.map_or_else(|| "no rule".to_owned(), label);
     match refuse {
-        None => writeln!(out, "request: {method} {path} passes by {by}")?,
+        None => {
+            let holds = |rule: RuleId| config.rules.get(rule.0 as usize)?.action.hold();
+            let is_held = decides.and_then(holds).is_some();
+            let what = if is_held { "is held" } else { "passes" };
+            writeln!(out, "request: {method} {path} {what} by {by}")?;
+        }
         Some(why) => writeln!(out, "request: {method} {path} gets 403 by {by}: {why}")?,
     }
     for miss in config.policy.request_misses(&rules, &request) {

@@ -547,7 +547,9 @@ fn a_profile_of_a_sandbox() {
         \"tcp db.example:5432\"]\n\
         [[sandbox.agent.rule]]\nname = \"look\"\nsni = \"forge.example\"\naction = \"terminate\"\n\
         certificate = \"mint\"\nmethod = \"GET\"\npath = \"/org/*\"\n\
-        [sandbox.dry]\ndry_run = true\nallow = \"a.example\"\n";
+        [sandbox.dry]\ndry_run = true\nallow = \"a.example\"\n\
+        [sandbox.asks]\nask = true\nallow = \"a.example\"\n[[sandbox.asks.rule]]\n\
+        action = \"terminate\"\ncertificate = \"mint\"\nmethod = \"GET\"\n";
     std::fs::write(&file, profile).unwrap();
     let ask = "--profile agent --sni forge.example";
     for (flags, parts) in [
@@ -574,6 +576,10 @@ fn a_profile_of_a_sandbox() {
         ),
         ("--profile agent --connect 192.0.2.1:443", &["rule:    none matches"]),
         (&*format!("{ask} --transport quic"), &["the kernel refuses QUIC at 443"]),
+        (
+            "--profile asks --sni a.example --method PUT",
+            &["request: PUT / is held by rule", "method = \"GET\" does not hold"],
+        ),
         ("--profile dry --sni evil.example", &["\"not on the list at 443\"", "splice to evil."]),
     ] {
         let (out, code) = run(&file, flags);
