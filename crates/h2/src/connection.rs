@@ -478,7 +478,6 @@ impl H2Connection {
         self.spare_head = None;
         self.streams.shrink();
         self.decoder.shrink();
-        self.encoder.shrink();
     }
 
     /// A stream as it begins.

@@ -113,9 +113,8 @@ impl HpackDecoder {
         Ok(at)
     }
 
-    /// Gives up the memory that it keeps besides the entries of its table. No block is under way.
+    /// Gives up the memory that it keeps besides the table. No block is under way.
     pub(crate) fn shrink(&mut self) {
-        self.table.shrink();
         self.scratch = Vec::new();
     }
 

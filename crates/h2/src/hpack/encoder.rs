@@ -58,11 +58,6 @@ impl HpackEncoder {
         self.smallest
     }
 
-    /// Gives up the memory that no entry of its table has.
-    pub(crate) fn shrink(&mut self) {
-        self.table.shrink();
-    }
-
     /// The size of the table that follows from the peer's SETTINGS_HEADER_TABLE_SIZE.
     pub(crate) fn size_for(limit: u32) -> u16 {
         u16::try_from(limit).unwrap_or(u16::MAX).min(ENCODER_TABLE_BYTES)

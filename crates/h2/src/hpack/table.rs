@@ -138,23 +138,12 @@ impl DynamicTable {
         if self.bytes.len() + more <= self.bytes.capacity() {
             return;
         }
-        self.free_evicted();
-        let whole = (self.bytes.len() + more).next_power_of_two();
-        self.bytes.reserve_exact(whole - self.bytes.len());
-    }
-
-    fn free_evicted(&mut self) {
         let first = self.entries.front().map_or(self.bytes.len(), |oldest| oldest.at as usize);
         self.bytes.drain(..first);
         for entry in &mut self.entries {
             entry.at -= first as u32;
         }
-    }
-
-    /// Gives up the memory that no entry has.
-    pub(super) fn shrink(&mut self) {
-        self.free_evicted();
-        self.bytes.shrink_to_fit();
-        self.entries.shrink_to_fit();
+        let whole = (self.bytes.len() + more).next_power_of_two();
+        self.bytes.reserve_exact(whole - self.bytes.len());
     }
 }

@@ -214,25 +214,6 @@ fn a_table_holds_no_more_memory_than_its_size() {
     assert!(table.len() > 0);
 }
 
-/// Its entries are found as before.
-#[test]
-fn a_table_at_rest_holds_the_texts_of_its_entries_alone() {
-    let mut table = table::DynamicTable::new(200);
-    for nth in 0..9 {
-        table.insert(b"name", format!("value {nth}").as_bytes());
-        let held = table.held_texts();
-        table.shrink();
-        let texts = (0..table.len()).filter_map(|index| table.entry(index));
-        let texts: usize = texts.map(|(name, value)| name.len() + value.len()).sum();
-        assert!(table.held_texts() == texts && texts <= held, "{nth}");
-        assert_eq!(table.find(b"name", format!("value {nth}").as_bytes()), Some((0, true)));
-    }
-    assert_eq!(table.len(), 4, "each takes 43 bytes of 200");
-    table.set_size_max(0);
-    table.shrink();
-    assert_eq!(table.held_texts(), 0);
-}
-
 #[test]
 fn an_entry_that_takes_its_name_from_the_evicted_one_is_right() {
     let mut decoder = HpackDecoder::with_table(table::DynamicTable::new(48), 48);
