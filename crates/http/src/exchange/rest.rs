@@ -63,7 +63,12 @@ pub async fn resume(
     stream: &mut Stream<'_>,
     resumed: ResumedExchange,
 ) -> ExchangeEnd {
-    let ResumedExchange { exchange, kept, name, since } = resumed;
+    let ResumedExchange { exchange, mut kept, name, since } = resumed;
+    // A connection that others share does not keep what one of its exchanges counts.
+    let open = match kept.upstream {
+        RestingUpstream::Shared(_) => std::mem::take(&mut kept.open),
+        RestingUpstream::Socket(_) => Vec::new(),
+    };
     let RestingExchange { facts, mut state, connection } = exchange;
     let method = facts.method.clone().unwrap_or_default();
     let mut log_entry = RequestLogEntry::resumed(served, facts, stream.sent());
@@ -75,10 +80,13 @@ pub async fn resume(
         Ok(upstream) => exchange.go_on(upstream, state, (&method, since)).await,
         Err(failure) => Err(failure),
     };
-    let end = match end {
+    let mut end = match end {
         Ok(end) => end,
         Err(failure) => exchange.fail(&method, failure).await,
     };
+    if let Some(resting) = &mut end.resting {
+        resting.kept.open.extend(open);
+    }
     end.of(&mut log_entry)
 }
 
