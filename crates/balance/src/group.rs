@@ -170,11 +170,27 @@ impl Member {
         source.into_iter().chain(self.counters(Some(*address))).collect()
     }
 
+    /// Returns the addresses of its name that are known.
+    pub fn known_addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.lock().iter().map(|known| known.address).collect()
+    }
+
+    /// Notes the addresses of its name that another process has found, if none is known here.
+    pub fn learn(&self, found: &[SocketAddr]) {
+        if self.upstream.is_named() && self.addresses.lock().is_empty() {
+            self.addresses(&found[..found.len().min(ADDRESSES_MAX)]);
+        }
+    }
+
     /// True if this address is known to be its own.
     fn has(&self, dialled: &UpstreamName) -> bool {
         let host_port = self.upstream.host_port();
         match dialled {
-            UpstreamName::Name(name) => host_port.is_none() && *self.health.name == **name,
+            UpstreamName::Name(name) => {
+                // A connection for HTTP is called by its address alone.
+                let own = &*self.health.name;
+                host_port.is_none() && own.strip_prefix("http+").unwrap_or(own) == &**name
+            }
             UpstreamName::Address(address) => match host_port {
                 Some(HostPort { host: Host::Ip(ip), port }) => {
                     *address == SocketAddr::new(*ip, *port)
@@ -245,6 +261,8 @@ fn name(upstream: &TerminateUpstream) -> String {
 
 #[cfg(test)]
 mod tests {
+    use eyelet_config::{HttpAddress, HttpUpstream, UpstreamHttp2};
+
     use super::*;
 
     fn group() -> Group {
@@ -310,6 +328,50 @@ mod tests {
             // That of the name, and that of its address.
             let counted = expected.map_or(0, |member| 1 + usize::from(member.upstream.is_named()));
             assert_eq!(counters, counted, "{last} {port}");
+        }
+    }
+
+    /// Before any of them is resolved here.
+    #[test]
+    fn what_another_process_has_found_tells_names_apart() {
+        let named = |name: &str| {
+            let host = Host::Name(name.into());
+            let upstream = TerminateUpstream::Tcp(HostPort { host, port: 80 });
+            Arc::new(Member::new(upstream, None, false, SourceAddresses::new(&[], 0)))
+        };
+        let group = Group::new([named("one.example"), named("two.example")].into(), false);
+        let at = |last| {
+            let found = group.dialled_at(&UpstreamName::Address(addresses([last])[0]));
+            found.and_then(|found| group.members.iter().position(|one| Arc::ptr_eq(one, found)))
+        };
+        assert_eq!([1, 2].map(at), [None; 2]);
+        for (member, found) in group.members.iter().zip([[1, 3], [2, 4]]) {
+            member.learn(&addresses(found));
+        }
+        assert_eq!([1, 2, 3, 4, 5].map(at), [Some(0), Some(1), Some(0), Some(1), None]);
+        // What was found here is newer.
+        group.members[0].learn(&addresses([5]));
+        assert_eq!(group.members[0].known_addresses(), addresses([1, 3]));
+    }
+
+    #[test]
+    fn a_unix_socket_is_called_by_its_path() {
+        let upstream = |text: &str| match text.strip_prefix("http+") {
+            None => TerminateUpstream::Unix("/run/app".into()),
+            Some(_) => TerminateUpstream::Http(HttpUpstream {
+                address: HttpAddress::Unix("/run/app".into()),
+                tls: None,
+                http2: UpstreamHttp2::Off,
+                chosen: None,
+            }),
+        };
+        for text in ["unix:/run/app", "http+unix:/run/app"] {
+            let sources = SourceAddresses::new(&[], 0);
+            let member = Arc::new(Member::new(upstream(text), None, false, sources));
+            assert_eq!(&*member.health.name, text);
+            let group = Group::new([member].into(), false);
+            assert!(group.dialled_at(&UpstreamName::of("unix:/run/app")).is_some(), "{text}");
+            assert!(group.dialled_at(&UpstreamName::of("unix:/run/other")).is_none(), "{text}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! The groups of a configuration, by rule. A reload keeps the health and the load of upstreams that
 //! stay as they are.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
 use eyelet_config::{
@@ -15,6 +15,9 @@ use crate::sources::SourceAddresses;
 /// The facts that make two upstreams one: whom to dial, how it is checked, whether it expects a
 /// PROXY header, and from where it is dialled.
 type Key = (TerminateUpstream, Option<UpstreamCheck>, bool, Vec<IpAddr>);
+
+/// Names whose addresses another process is told at most: a message with 64 for each has 2 MB.
+const NAMES_MAX: usize = 1_000;
 
 /// The groups of a configuration.
 #[derive(Debug, Default)]
@@ -84,6 +87,23 @@ impl Table {
     /// All upstreams that are one of several, are checked, or are dialled from given addresses.
     pub fn members(&self) -> impl Iterator<Item = &Arc<Member>> {
         self.members.values()
+    }
+
+    /// The addresses of upstreams' names that are known.
+    pub fn known_addresses(&self) -> BTreeMap<String, Vec<SocketAddr>> {
+        let named = self.members.values().filter(|member| member.upstream.is_named());
+        let known = named.map(|member| (member.health.name.to_string(), member.known_addresses()));
+        known.filter(|(_, addresses)| !addresses.is_empty()).take(NAMES_MAX).collect()
+    }
+
+    /// Notes addresses that another process has found, where none is known: connections that it
+    /// dialled count at the name that has theirs.
+    pub fn learn(&self, known: &BTreeMap<String, Vec<SocketAddr>>) {
+        for member in self.members.values() {
+            if let Some(found) = known.get(&*member.health.name) {
+                member.learn(found);
+            }
+        }
     }
 
     fn read(&mut self, action: &Action, earlier: Option<&Self>) -> Option<Arc<Group>> {

@@ -47,8 +47,9 @@ use tasks::{StreamJob, StreamWork};
 use zeroize::Zeroizing;
 
 pub use parked::{
-    answer_parked, close_upstreams, end_resting, exchanges, has_shared, has_streams, has_tls,
-    last_bytes, pack_state, rest_wait, resting_requests, resting_streams,
+    StreamUpstream, answer_parked, close_upstreams, count_streams, end_resting, exchanges,
+    has_shared, has_streams, has_tls, last_bytes, pack_state, rest_wait, resting_requests,
+    resting_streams,
 };
 pub use tasks::end_unused_tasks;
 

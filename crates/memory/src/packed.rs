@@ -141,6 +141,12 @@ impl PackedBytes {
         self.runs.get_mut(head..head + len).unwrap_or_default()
     }
 
+    /// The bytes behind the last shared piece, to be changed in place.
+    pub fn last_mut(&mut self) -> &mut [u8] {
+        let begin = self.runs.len() - self.last().len();
+        &mut self.runs[begin..]
+    }
+
     /// Bytes of memory that it holds itself.
     pub fn held_bytes(&self) -> usize {
         self.runs.len()

@@ -29,8 +29,9 @@
 //! channel, and gives it to the one that replaces it by PREDECESSOR, so that the newest process has
 //! a channel to each older one.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -108,6 +109,10 @@ pub struct HandoverHello {
     /// recordings, do not.
     #[serde(default)]
     pub hands_flows: bool,
+    /// The addresses of its upstreams' names: what it hands over counts at the name that has its
+    /// address. Earlier programs do not say them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub upstreams: BTreeMap<String, Vec<SocketAddr>>,
 }
 
 /// A listener of the earlier process.
@@ -344,13 +349,23 @@ pub fn signal(channel: &mut Channel, kind: u8) -> Result<(), HandoverError> {
     Ok(channel.send(kind, &[], &[], MESSAGE_TIMEOUT)?)
 }
 
+/// The state of a process that ends, besides its listeners and connections.
+pub struct OwnState<'a> {
+    /// The keys of its tickets, which are secret.
+    pub tickets: &'a [u8],
+    /// It sends its flows of QUIC.
+    pub hands_flows: bool,
+    /// The addresses of its upstreams' names.
+    pub upstreams: &'a BTreeMap<String, Vec<SocketAddr>>,
+}
+
 /// Sends what a process has besides connections: HELLO, SOCKETS, TICKETS.
 ///
 /// # Errors
 /// [`HandoverError`].
 pub fn hand_state(
     listeners: &[Bound],
-    (tickets, hands_flows): (&[u8], bool),
+    OwnState { tickets, hands_flows, upstreams }: OwnState<'_>,
     mut send: impl FnMut(u8, &[u8], &[BorrowedFd<'_>]) -> io::Result<()>,
 ) -> Result<(), HandoverError> {
     let handed = listeners.iter().map(|bound| Handed {
@@ -362,7 +377,8 @@ pub fn hand_state(
     let program = String::from(env!("CARGO_PKG_VERSION"));
     let lingers = Some(std::process::id());
     let listed = handed.collect();
-    let hello = HandoverHello { program, listeners: listed, lingers, hands_flows };
+    let upstreams = upstreams.clone();
+    let hello = HandoverHello { program, listeners: listed, lingers, hands_flows, upstreams };
     send(kind::HELLO, &body(kind::HELLO, &hello)?, &[])?;
     for bound in listeners {
         let sockets: Vec<BorrowedFd<'_>> = bound.distinct().map(|s| s.as_fd()).collect();
@@ -428,7 +444,7 @@ mod tests {
         assert_eq!(ready.batch_descriptors, BATCH_DESCRIPTORS_MAX);
         let body = br#"{"program":"0.1.0","listeners":[]}"#;
         let hello: HandoverHello = read(&received(kind::HELLO), kind::HELLO, body).unwrap();
-        assert!(!hello.hands_flows);
+        assert!(!hello.hands_flows && hello.upstreams.is_empty());
         assert_eq!(hello.lingers, None, "it ends by its drain_timeout, and reads no DRAIN");
         for body in ["", "{}"] {
             let kind = kind::RECEIVED;

@@ -85,7 +85,7 @@ pub enum StartError {
 
 /// A running edge.
 pub struct Running {
-    published: Arc<Published>,
+    pub(crate) published: Arc<Published>,
     orders: watch::Sender<Orders>,
     workers: Vec<JoinHandle<()>>,
     writer: Writer,

@@ -24,7 +24,9 @@
 //! manager is asked first whether it keeps a descriptor ([`service::keeps`]): if not, the process
 //! drains.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
@@ -43,7 +45,7 @@ use eyelet_tls::tickets::Now;
 use zeroize::Zeroizing;
 
 use crate::handover::{
-    HandoverError, MESSAGE_TIMEOUT, Message, Serve, body, hand_state, kind, read,
+    HandoverError, MESSAGE_TIMEOUT, Message, OwnState, Serve, body, hand_state, kind, read,
 };
 use crate::serve::Running;
 use crate::takeover::{EarlierState, state};
@@ -110,7 +112,9 @@ fn record(
     let mut recorder = Recorder::new(descriptors_max)?;
     let tickets = running.ticket_keys().export();
     let send = |kind, body: &[u8], sockets: &[BorrowedFd<'_>]| recorder.send(kind, body, sockets);
-    hand_state(&listeners, (&tickets, false), send)?;
+    let upstreams = &running.published.snapshot().names.upstreams.known_addresses();
+    let own = OwnState { tickets: &tickets, hands_flows: false, upstreams };
+    hand_state(&listeners, own, send)?;
     let first_id = running.next_first_id();
     recorder.send(kind::SERVE, &body(kind::SERVE, &Serve { first_id })?, &[])?;
     // A process that cannot start has read the listening sockets, and no connection.
@@ -170,6 +174,7 @@ pub struct Stored {
     recording: Recording,
     pub listeners: Vec<Bound>,
     tickets: Zeroizing<Vec<u8>>,
+    upstreams: BTreeMap<String, Vec<SocketAddr>>,
     first_id: u64,
 }
 
@@ -193,10 +198,10 @@ impl Stored {
 
     fn read(kept: Vec<OwnedFd>) -> Result<Self, HandoverError> {
         let mut recording = Recording::open(kept)?;
-        let EarlierState { listeners, tickets, .. } = state(|| next(&mut recording))?;
+        let EarlierState { listeners, tickets, upstreams, .. } = state(|| next(&mut recording))?;
         let (received, body) = next(&mut recording)?;
         let Serve { first_id } = read(&received, kind::SERVE, &body)?;
-        Ok(Self { recording, listeners, tickets, first_id })
+        Ok(Self { recording, listeners, tickets, upstreams, first_id })
     }
 
     /// Accepts, and serves the connections, once the manager has forgotten them.
@@ -204,7 +209,8 @@ impl Stored {
     /// # Errors
     /// If a socket cannot listen.
     pub fn serve(self, running: &Running) -> Result<(), ListenError> {
-        let Self { recording, tickets, first_id, .. } = self;
+        let Self { recording, tickets, upstreams, first_id, .. } = self;
+        running.published.snapshot().names.upstreams.learn(&upstreams);
         if let Err(error) = running.ticket_keys().import(&tickets, Now::read()) {
             tracing::warn!("clients cannot resume their sessions: {error}");
         }

@@ -1,7 +1,9 @@
 //! The new process of an upgrade: it takes over the listening sockets of the process that started
 //! it. The connections follow: see `predecessors.rs`.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
@@ -38,6 +40,7 @@ pub struct Predecessor {
     /// Its process id, if it lingers.
     lingers: Option<u32>,
     hands_flows: bool,
+    upstreams: BTreeMap<String, Vec<SocketAddr>>,
 }
 
 impl Predecessor {
@@ -51,9 +54,9 @@ impl Predecessor {
         eyelet_sys::process::close_stdin()?;
         let mut channel = Channel::over(socket)?;
         let earlier = state(|| receive(&mut channel, Some(MESSAGE_TIMEOUT)))?;
-        let EarlierState { listeners, tickets, lingers, hands_flows } = earlier;
+        let EarlierState { listeners, tickets, lingers, hands_flows, upstreams } = earlier;
         expect(&mut channel, kind::BEGIN, MESSAGE_TIMEOUT)?;
-        Ok(Self { channel, listeners, tickets, lingers, hands_flows })
+        Ok(Self { channel, listeners, tickets, lingers, hands_flows, upstreams })
     }
 
     /// Says why this process ends.
@@ -75,6 +78,7 @@ impl Predecessor {
         if let Err(error) = running.ticket_keys().import(&self.tickets, Now::read()) {
             tracing::warn!("clients cannot resume their sessions: {error}");
         }
+        running.published.snapshot().names.upstreams.learn(&self.upstreams);
         let listeners = running.listeners();
         let is_kept = |known: &Bound| listeners.iter().any(|bound| bound.holds(known));
         let known = self.listeners.iter().enumerate();
@@ -124,6 +128,8 @@ pub struct EarlierState {
     lingers: Option<u32>,
     /// It sends its flows of QUIC.
     hands_flows: bool,
+    /// The addresses of its upstreams' names.
+    pub upstreams: BTreeMap<String, Vec<SocketAddr>>,
 }
 
 /// Reads what an earlier process has besides connections.
@@ -134,15 +140,16 @@ pub fn state(
     mut next: impl FnMut() -> Result<Message, HandoverError>,
 ) -> Result<EarlierState, HandoverError> {
     let (received, body) = next()?;
-    let hello: HandoverHello = read(&received, kind::HELLO, &body)?;
+    let mut hello: HandoverHello = read(&received, kind::HELLO, &body)?;
     tracing::info!("taking over from version {}", hello.program);
     let (lingers, hands_flows) = (hello.lingers, hello.hands_flows);
+    let upstreams = std::mem::take(&mut hello.upstreams);
     let listeners = listeners(&mut next, hello)?;
     let (received, tickets) = next()?;
     if received.kind != kind::TICKETS {
         return Err(HandoverError::Kind(received.kind));
     }
-    Ok(EarlierState { listeners, tickets, lingers, hands_flows })
+    Ok(EarlierState { listeners, tickets, lingers, hands_flows, upstreams })
 }
 
 /// The listeners of a hello with their sockets.

@@ -7,7 +7,9 @@
 //! was parked has moved, the upgrade is over: the new process lives on its own, and this one
 //! lingers with what cannot move.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -31,8 +33,8 @@ use tokio::sync::mpsc::{self, channel};
 use zeroize::Zeroizing;
 
 use crate::handover::{
-    Failed, HandoverError, HandoverReady, MESSAGE_TIMEOUT, Serve, expect, hand_state, kind, read,
-    receive, signal, tell, tell_verdicts,
+    Failed, HandoverError, HandoverReady, MESSAGE_TIMEOUT, OwnState, Serve, expect, hand_state,
+    kind, read, receive, signal, tell, tell_verdicts,
 };
 use crate::held::now_unix_ms;
 use crate::predecessors::Predecessors;
@@ -196,6 +198,7 @@ struct Plan {
     workers: usize,
     first_id: u64,
     tickets: Zeroizing<Vec<u8>>,
+    upstreams: BTreeMap<String, Vec<SocketAddr>>,
     predecessors: Arc<Predecessors>,
     holds: Arc<Holds>,
     is_off: Arc<AtomicBool>,
@@ -247,6 +250,7 @@ impl Upgrade {
             workers: running.workers(),
             first_id: running.next_first_id(),
             tickets: running.ticket_keys().export(),
+            upstreams: running.published.snapshot().names.upstreams.known_addresses(),
             predecessors: running.predecessors.clone(),
             holds: running.holds(),
             is_off: is_off.clone(),
@@ -431,7 +435,9 @@ impl Plan {
     ) -> Result<HandoverReady, UpgradeError> {
         let end = Instant::now() + within;
         let channel = &mut successor.channel;
-        hand_state(&self.listeners, (&self.tickets, true), |kind, body, sockets| {
+        let Self { tickets, upstreams, .. } = self;
+        let own = OwnState { tickets, hands_flows: true, upstreams };
+        hand_state(&self.listeners, own, |kind, body, sockets| {
             channel.send(kind, body, sockets, MESSAGE_TIMEOUT)
         })?;
         signal(channel, kind::BEGIN)?;

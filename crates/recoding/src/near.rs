@@ -43,17 +43,17 @@ const TYPES_OF_CODINGS: [(Coding, &str); 4] = [
 
 /// The facts that a response needs about its request.
 pub(super) struct Near {
-    accepted: AcceptedCodings,
+    pub(super) accepted: AcceptedCodings,
     /// The lines of Accept-Encoding that the client sent, if Eyelet's own took their place.
-    replaced: Option<Vec<HeaderValue>>,
+    pub(super) replaced: Option<Vec<HeaderValue>>,
     /// True if conditions were restored to the upstream's own tags.
-    tags_restored: bool,
+    pub(super) tags_restored: bool,
     /// The dictionary that was named.
-    dictionary: Option<Arc<Learned>>,
+    pub(super) dictionary: Option<Arc<Learned>>,
     /// True if the request may be made once more.
-    can_repeat: bool,
+    pub(super) can_repeat: bool,
     /// The rule and the origin whose dictionaries its response may become, if any.
-    origin: Option<LearnedOrigin>,
+    pub(super) origin: Option<LearnedOrigin>,
     /// True if the upstream knows who the client is.
     pub(super) has_credentials: bool,
 }

@@ -78,6 +78,12 @@ impl<'a> StreamFormV1<'a> {
         postcard::experimental::serialized_size(self).unwrap_or(0)
     }
 
+    /// The place of `open`, which is one byte, among those of the form.
+    pub fn count_place(&self) -> usize {
+        let before = (self.name, self.idle_ms);
+        postcard::experimental::serialized_size(&before).unwrap_or(0)
+    }
+
     /// Appends the form.
     pub fn pack(&self, out: &mut Vec<u8>) {
         let at = out.len();
@@ -92,5 +98,24 @@ impl<'a> StreamFormV1<'a> {
         let (form, behind): (Self, _) = postcard::take_from_bytes(bytes).ok()?;
         let is_short = form.name.is_none_or(|name| name.len() <= NAME_BYTES_MAX);
         is_short.then_some((form, behind))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever stands before it.
+    #[test]
+    fn the_count_of_a_stream_is_changed_in_place() {
+        for (name, idle_ms) in [(None, 0), (Some("192.0.2.1:80"), 127), (Some("[::]:1"), 1 << 40)] {
+            let mut form = StreamFormV1 { name, idle_ms, open: 3, exchange: b"exchange" };
+            let mut bytes = Vec::new();
+            form.pack(&mut bytes);
+            assert_eq!(bytes[form.count_place()], 3);
+            bytes[form.count_place()] = 200;
+            form.open = 200;
+            assert_eq!(StreamFormV1::unpack(&bytes), Some((form, &[][..])));
+        }
     }
 }

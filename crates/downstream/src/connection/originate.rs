@@ -54,10 +54,7 @@ pub fn begin<'a>(
     if is_of_other_site(originate, &request.headers) {
         return Err(Reason::Misdirected("a page of another site".into()));
     }
-    let translation = Translation {
-        client: Origin { scheme: "http://", authority: asked.as_str(), port: ":80" },
-        upstream: Origin { scheme: "https://", authority: &originate.authority, port: ":443" },
-    };
+    let translation = Translation::between(asked.as_str(), &originate.authority);
     translation.to_upstream(&mut request.headers);
     Ok(translation)
 }
@@ -96,6 +93,50 @@ fn is_of_other_site(originate: &Originate, headers: &HeaderMap) -> bool {
     };
     sites.any(|site| site.as_bytes() == b"cross-site")
         || headers.get_all(ORIGIN).iter().any(is_foreign)
+}
+
+/// The authorities of a translation whose request rests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestingOrigin {
+    /// That of the request.
+    pub client: Box<str>,
+    /// That of the upstream.
+    pub upstream: Box<str>,
+}
+
+/// Most bytes of such an authority: a name, a port and the colon between them.
+pub const RESTING_ORIGIN_BYTES_MAX: usize = 253 + 6;
+
+impl RestingOrigin {
+    /// The translation of the response.
+    pub fn translation(&self) -> Translation<'_> {
+        Translation::between(&self.client, &self.upstream)
+    }
+
+    /// True if an authority is short enough to rest.
+    pub fn takes(authority: &str) -> bool {
+        authority.len() <= RESTING_ORIGIN_BYTES_MAX
+    }
+}
+
+impl<'a> Translation<'a> {
+    fn between(client: &'a str, upstream: &'a str) -> Self {
+        Self {
+            client: Origin { scheme: "http://", authority: client, port: ":80" },
+            upstream: Origin { scheme: "https://", authority: upstream, port: ":443" },
+        }
+    }
+
+    /// True if its request may rest.
+    pub fn may_rest(&self) -> bool {
+        [&self.client, &self.upstream].iter().all(|origin| RestingOrigin::takes(origin.authority))
+    }
+
+    /// Returns what rests of it.
+    pub fn rest(&self) -> RestingOrigin {
+        let [client, upstream] = [&self.client, &self.upstream].map(|of| of.authority.into());
+        RestingOrigin { client, upstream }
+    }
 }
 
 impl Translation<'_> {

@@ -17,11 +17,12 @@ use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 use eyelet_upstream::socket::tls::RestingTls;
 use eyelet_wire::websocket::{EXPORT_BYTES, FrameReader};
 use http::Method;
-use http::uri::PathAndQuery;
+use http::uri::{Authority, PathAndQuery};
 use serde::{Deserialize, Serialize};
 
 use self::hold::{HoldV1, RestingHold};
 use self::ruling::{RestingRuling, RulingV1};
+use super::originate::RestingOrigin;
 use super::resting_tls::{AgreedV1, TlsV1, no_export};
 use super::trace::RestingTrace;
 
@@ -220,8 +221,9 @@ impl RestTimeout {
     pub fn of(form: &[u8]) -> Option<Self> {
         let (form, _): (ExchangeV1<'_>, _) = postcard::take_from_bytes(form.get(1..)?).ok()?;
         Some(match form.state {
-            StateV1::AwaitsHead { upload: UploadV1::Sent, .. } => Self::Upstream,
-            StateV1::AwaitsHead { .. } => Self::Body,
+            StateV1::AwaitsHead { upload: UploadV1::Sent, .. }
+            | StateV1::AwaitsTranslated { upload: UploadV1::Sent, .. } => Self::Upstream,
+            StateV1::AwaitsHead { .. } | StateV1::AwaitsTranslated { .. } => Self::Body,
             StateV1::Held(hold) => Self::Hold(hold.wait()),
             StateV1::PassesDown { place, received, .. } => {
                 Self::of_response(place.into(), received)
@@ -264,6 +266,8 @@ pub struct RestingWait {
     /// Its head as the upstream got it, if it is sent again where that closes without a response:
     /// [`REPEAT_BYTES_MAX`] at most.
     pub repeat: Option<Bytes>,
+    /// The authorities that its response is translated by, if an originate rule serves it.
+    pub origin: Option<RestingOrigin>,
 }
 
 /// A request's body. All that has come of it is written.
@@ -365,6 +369,14 @@ enum StateV1<'a> {
     },
     /// A request that is held.
     Held(#[serde(borrow)] HoldV1<'a>),
+    /// A request of an originate rule that waits for its response.
+    AwaitsTranslated {
+        upload: UploadV1,
+        codings: Option<RestingCodingsForm>,
+        repeat: Option<&'a [u8]>,
+        client: &'a str,
+        upstream: &'a str,
+    },
 }
 
 /// [`RestingUpload`].
@@ -527,11 +539,16 @@ impl ExchangeV1<'_> {
 impl<'a> StateV1<'a> {
     fn of(state: &'a RestingState) -> Self {
         match state {
-            RestingState::AwaitsHead(RestingWait { upload, codings, repeat }) => Self::AwaitsHead {
-                upload: (*upload).into(),
-                codings: codings.as_ref().map(RestingCodings::export),
-                repeat: repeat.as_deref(),
-            },
+            RestingState::AwaitsHead(RestingWait { upload, codings, repeat, origin }) => {
+                let codings = codings.as_ref().map(RestingCodings::export);
+                let (upload, repeat) = ((*upload).into(), repeat.as_deref());
+                match origin {
+                    None => Self::AwaitsHead { upload, codings, repeat },
+                    Some(RestingOrigin { client, upstream }) => {
+                        Self::AwaitsTranslated { upload, codings, repeat, client, upstream }
+                    }
+                }
+            }
             RestingState::PassesDown(upload, download) => Self::PassesDown {
                 place: download.place.0.into(),
                 extension_bytes: u32::try_from(download.place.1).unwrap_or(u32::MAX),
@@ -557,17 +574,14 @@ impl<'a> StateV1<'a> {
     fn state(self) -> Option<RestingState> {
         let (upload, download) = match self {
             Self::AwaitsHead { upload, codings, repeat } => {
-                let codings = match codings {
-                    Some(form) => Some(RestingCodings::import(form)?),
-                    None => None,
-                };
-                let (upload, repeat) = (upload.into(), repeat.map(Bytes::copy_from_slice));
-                // A body is not sent again.
-                let may_be = repeat.as_ref().is_none_or(|head| {
-                    head.len() <= REPEAT_BYTES_MAX && upload == RestingUpload::Sent
+                return wait((upload, codings, repeat), None);
+            }
+            Self::AwaitsTranslated { upload, codings, repeat, client, upstream } => {
+                let is_read = [client, upstream].into_iter().all(|authority| {
+                    RestingOrigin::takes(authority) && authority.parse::<Authority>().is_ok()
                 });
-                let wait = RestingWait { upload, codings, repeat };
-                return may_be.then_some(RestingState::AwaitsHead(wait));
+                let origin = RestingOrigin { client: client.into(), upstream: upstream.into() };
+                return wait((upload, codings, repeat), Some(origin)).filter(|_| is_read);
             }
             Self::PassesDown {
                 place,
@@ -606,6 +620,24 @@ impl<'a> StateV1<'a> {
         let may_be = is_short && download.passed <= MOVED_BYTES_MAX;
         may_be.then_some(RestingState::PassesDown(upload, download))
     }
+}
+
+/// A request that waits. `None`: its codings are not read, or its head is none that is sent again.
+fn wait(
+    (upload, codings, repeat): (UploadV1, Option<RestingCodingsForm>, Option<&[u8]>),
+    origin: Option<RestingOrigin>,
+) -> Option<RestingState> {
+    let codings = match codings {
+        Some(form) => Some(RestingCodings::import(form)?),
+        None => None,
+    };
+    let (upload, repeat) = (upload.into(), repeat.map(Bytes::copy_from_slice));
+    // A body is not sent again.
+    let may_be = repeat
+        .as_ref()
+        .is_none_or(|head| head.len() <= REPEAT_BYTES_MAX && upload == RestingUpload::Sent);
+    let wait = RestingWait { upload, codings, repeat, origin };
+    may_be.then_some(RestingState::AwaitsHead(wait))
 }
 
 impl From<RestingUpload> for UploadV1 {

@@ -22,12 +22,11 @@ use eyelet_memory::packed::PackedBytes;
 use eyelet_memory::slab::Key;
 use eyelet_relay::held::HeldConnection;
 use eyelet_relay::{KeptExchanges, Relay};
-use eyelet_telemetry::info::{ConnectionInfo, Decided, End, UpstreamName};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::listing::ListedRequest;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
-use eyelet_telemetry::upstream::CountedAt;
 
 use crate::path::action::hold;
 use crate::path::connection::{connection, resume};
@@ -107,12 +106,11 @@ impl Program for Service {
     fn taken_over(
         &self,
         info: &mut ConnectionInfo,
-        dialled: &UpstreamName,
-        socket: BorrowedFd<'_>,
+        relay: &mut Relay,
+        upstreams: &[BorrowedFd<'_>],
     ) {
         let (edge, decided) = (self.edge(), &mut info.decided);
-        let counters = upstream::counters_of_moved(&edge.snapshot, decided, dialled, socket);
-        decided.counted_at = counters.and_then(CountedAt::taken_over);
+        decided.counted_at = upstream::moved::count(&edge.snapshot, decided, relay, upstreams);
     }
 
     fn woken(

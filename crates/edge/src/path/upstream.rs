@@ -2,9 +2,7 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Instant;
 
 use eyelet_balance::group::{Group, Tried};
@@ -13,14 +11,14 @@ use eyelet_engine::ready::Side;
 use eyelet_resolve::connect::{Balanced, Connected, DialOptions};
 use eyelet_resolve::dial::{self, DialTarget, Undialled, may_dial_another};
 use eyelet_resolve::share::share;
-use eyelet_sys::socket::local_address;
-use eyelet_telemetry::info::{ConnectionInfo, Decided, End, UpstreamName};
+use eyelet_telemetry::info::{ConnectionInfo, End, UpstreamName};
 use eyelet_telemetry::listing::State;
 use eyelet_telemetry::reason::Reason;
-use eyelet_telemetry::upstream::{CountedAt, OpenExchange, UpstreamCounters};
+use eyelet_telemetry::upstream::{CountedAt, OpenExchange};
 
 use crate::path::active::Active;
-use crate::snapshot::Snapshot;
+
+pub mod moved;
 
 /// Dials, and makes the connected socket the connection's upstream. Returns how many of the first
 /// bytes were written. The info names the dialled address even after a failure. Of several
@@ -144,22 +142,6 @@ async fn dial_any(
             member.health.failed(connection.edge.engine.now_unix_ms(), &last.reason);
         }
     }
-}
-
-/// Returns the counters of a connection that another process has dialled, by the rule of the same
-/// name. `None`: that one has no group, or none of it is known to have this address.
-pub fn counters_of_moved(
-    snapshot: &Snapshot,
-    decided: &Decided,
-    dialled: &UpstreamName,
-    socket: BorrowedFd<'_>,
-) -> Option<Vec<Arc<UpstreamCounters>>> {
-    let rule = decided.rule?;
-    let named = (rule, decided.labels.rule(rule));
-    let group = snapshot.names.upstreams.called(&snapshot.config.rules, named)?;
-    let member = group.dialled_at(dialled)?;
-    let source = member.sources.some().and_then(|_| local_address(socket).ok());
-    Some(member.counters_of_moved(dialled, source.map(|source| source.ip())))
 }
 
 fn note(info: &mut ConnectionInfo, address: Option<SocketAddr>) {

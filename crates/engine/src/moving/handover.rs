@@ -217,7 +217,7 @@ pub fn close(worker: &Rc<Worker>, detached: Detached) {
 /// Puts a connection into a slot, with a place for its streams on links. `None`: its sockets are
 /// lost, because somebody else has them and no descriptor is free.
 pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
-    let Detached { client, upstream, further, mut info, relay, .. } = detached;
+    let Detached { client, upstream, further, mut info, mut relay, .. } = detached;
     let Detached { clock, counted, room, rest, streams, mut holds, .. } = detached;
     if holds.is_empty() {
         // Those of another process have no places here.
@@ -236,15 +236,9 @@ pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
         DetachedClock::Import => {
             worker.counters.taken_over.up();
             info.follow_clock(IMPORT_UNIX_MS, worker.now_unix_ms());
-            if let (Some(upstream), Some(program)) = (&sockets.1, worker.program()) {
-                // A spliced one has its address beside the fields that many share.
-                let spliced = match &relay {
-                    Relay::Splice(spliced) => spliced.upstream(),
-                    _ => None,
-                };
-                if let Some(dialled) = spliced.or_else(|| info.decided.upstream.clone()) {
-                    program.taken_over(&mut info, &dialled, upstream.as_fd());
-                }
+            if let Some(program) = worker.program() {
+                let upstreams = sockets.1.iter().chain(&sockets.2).map(AsFd::as_fd);
+                program.taken_over(&mut info, &mut relay, &upstreams.collect::<Vec<_>>());
             }
         }
         // It has come back to the process that it was to leave.

@@ -32,7 +32,7 @@ use eyelet_table::clock::Clock;
 use eyelet_table::run_queue::RunQueue;
 use eyelet_table::{ConnectionTable, KeptStreams};
 use eyelet_telemetry::counters::Counters;
-use eyelet_telemetry::info::{ConnectionInfo, Decided, End, SharedInfo, UpstreamName};
+use eyelet_telemetry::info::{ConnectionInfo, Decided, End, SharedInfo};
 use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::listing::ListedRequest;
 use eyelet_telemetry::listing::streams::StreamCounts;
@@ -99,12 +99,13 @@ pub trait Program {
         None
     }
 
-    /// A connection has come from another process, which dialled this upstream by this socket.
+    /// A connection has come from another process, which dialled these sockets for it or for what
+    /// rests on it. It may be on links, too.
     fn taken_over(
         &self,
         _info: &mut ConnectionInfo,
-        _dialled: &UpstreamName,
-        _socket: BorrowedFd<'_>,
+        _relay: &mut Relay,
+        _upstreams: &[BorrowedFd<'_>],
     ) {
     }
 

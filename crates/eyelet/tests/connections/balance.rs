@@ -164,7 +164,7 @@ fn a_reload_keeps_what_is_known_of_upstreams_that_stay() {
 }
 
 /// Connections that are open at each upstream, as `/upstreams` says.
-fn open_at(scene: &Scene, names: &[String; 2]) -> [f64; 2] {
+pub fn open_at(scene: &Scene, names: &[String; 2]) -> [f64; 2] {
     let text = get(&scene.pki.folder.path().join("admin.sock"), "/upstreams").body;
     let upstreams: Value = serde_json::from_str(&text).unwrap();
     let listed = upstreams["upstreams"].as_array().unwrap();

@@ -87,6 +87,7 @@ mod upgrade_fails;
 mod upgrade_formats;
 mod upgrade_http2;
 mod upgrade_lingers;
+mod upgrade_load;
 mod upgrade_resting;
 mod upgrade_tight;
 mod waiting;

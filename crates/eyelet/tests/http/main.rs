@@ -57,6 +57,7 @@ mod two_floods;
 mod two_held;
 mod two_parked;
 mod two_resting;
+mod two_resting_frames;
 mod two_waiting;
 mod two_websocket;
 mod unread;

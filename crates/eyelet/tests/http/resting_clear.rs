@@ -11,7 +11,7 @@ use crate::resting_https::{
 };
 use crate::support::pki::Kind;
 use crate::support::upstream::{ServerTls, server_config};
-use crate::support::web::{Web, chunks, head, switched};
+use crate::support::web::{Web, chunks, head, hear, switched};
 use crate::support::{Edge, Pki, Upstream, expect, until};
 
 /// An edge whose plain port leads to an application by hand, behind TLS.
@@ -96,6 +96,79 @@ fn those_of_clients_without_tls_rest_and_move() {
     let is_end =
         |line: &serde_json::Value| line["outcome"] == "originated" && line["event"] != "request";
     until("the line of the WebSocket", || (scene.web.edge.count(is_end) >= 1).then_some(()));
+    drop(later);
+}
+
+/// `hello` in gzip.
+const HELLO_GZIP: [u8; 25] = *b"\x1f\x8b\x08\0\0\0\0\0\x02\x03\xcb\x48\xcd\xc9\xc9\x07\0\
+                               \x86\xa6\x10\x36\x05\0\0\0";
+
+/// A request whose head its upstream has.
+fn ask(scene: &Scene, request: &str) -> (TcpStream, ServerTls, String) {
+    let mut client = scene.web.edge.connect();
+    let host = format!("Host: localhost:{}", scene.web.edge.port());
+    client.write_all(request.replace("HOST", &host).as_bytes()).unwrap();
+    let (app, asked) = scene.take();
+    (client, app, asked)
+}
+
+/// A request that waits and an upload that pauses, before their responses, which are translated and
+/// decoded for their clients as ever.
+#[test]
+fn requests_of_clients_without_tls_rest_and_move_before_their_responses() {
+    let mut scene = scene();
+    let (mut poll, mut of_poll, asked) = ask(&scene, "GET /wait HTTP/1.1\r\nHOST\r\n\r\n");
+    let upload = "PUT /file HTTP/1.1\r\nHOST\r\nContent-Length: 10\r\n\r\nhell";
+    let (mut upload, mut of_upload, _) = ask(&scene, upload);
+    expect(&mut of_upload, b"hell");
+    scene.rest(2);
+    for kind in ["waiting", "upload"] {
+        let name = format!("eyelet_streams{{state=\"resting\",kind=\"{kind}\"}}");
+        assert_eq!(scene.metric(&name), 1, "{kind}");
+    }
+    let bytes = scene.metric("eyelet_parked_memory_bytes");
+    assert!(bytes <= 2 * (600 + 120), "{bytes} bytes of two");
+    let later = upgrade_whole(&mut scene.web);
+    upload.write_all(b"o file").unwrap();
+    expect(&mut of_upload, b"o file");
+    let host = asked.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let there = format!("Location: https://{host}/there\r\n");
+    let coded = format!("Content-Encoding: gzip\r\nContent-Length: {}\r\n", HELLO_GZIP.len());
+    for app in [&mut of_poll, &mut of_upload] {
+        let said = format!("HTTP/1.1 201 Created\r\n{there}{coded}\r\n");
+        says(app, &[said.as_bytes(), &HELLO_GZIP].concat());
+    }
+    for (client, path) in [(&mut poll, "/wait"), (&mut upload, "/file")] {
+        let heard = hear(client, "GET");
+        let url = format!("http://localhost:{}/there", scene.web.edge.port());
+        assert_eq!(heard.field("location"), Some(&*url), "{path}");
+        assert_eq!((heard.field("content-encoding"), &*heard.body), (None, &b"hello"[..]));
+        let said = scene.web.request_line(path);
+        assert_eq!((&said["reason"], &said["http"]["status"]), (&"complete".into(), &201.into()));
+    }
+    drop(later);
+}
+
+/// Its upstream closes the kept connection without a response.
+#[test]
+fn a_request_without_tls_is_sent_again_after_it_has_moved() {
+    const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let mut scene = scene();
+    let (mut client, mut app, _) = ask(&scene, "GET /first HTTP/1.1\r\nHOST\r\n\r\n");
+    says(&mut app, OK);
+    assert_eq!(hear(&mut client, "GET").body, b"ok");
+    let host = format!("Host: localhost:{}", scene.web.edge.port());
+    client.write_all(format!("GET /wait HTTP/1.1\r\n{host}\r\n\r\n").as_bytes()).unwrap();
+    let asked = head(&mut app);
+    let later = upgrade_whole(&mut scene.web);
+    app.conn.send_close_notify();
+    app.flush().unwrap();
+    drop(app);
+    let (mut app, again) = scene.take();
+    assert_eq!(again, asked);
+    says(&mut app, OK);
+    assert_eq!(hear(&mut client, "GET").body, b"ok");
+    assert_eq!(scene.web.request_line("/wait")["reason"], "complete");
     drop(later);
 }
 

@@ -92,7 +92,9 @@ impl<'r> ResponseTerms<'r> {
 
     /// True if a request may rest with them: no other needs its head.
     fn may_rest(&self) -> bool {
-        self.origin.is_none() && self.switch.is_none() && self.wanted.may_rest()
+        self.origin.is_none_or(Translation::may_rest)
+            && self.switch.is_none()
+            && self.wanted.may_rest()
     }
 }
 
@@ -327,7 +329,7 @@ impl<'a> Exchange<'a, '_> {
     /// rest before that.
     fn due_in(&mut self, upload: &Upload<'_>, waited: Duration) {
         let left = self.wait_max(upload).saturating_sub(waited);
-        self.stream.due_in(left.min(self.served.http.engine.rest_after()));
+        self.stream.due_in(left.min(self.rest_after_before_head()));
     }
 
     /// Passes an interim response on. It is written before the next head is read, so a client that
@@ -373,9 +375,8 @@ impl<'a> Exchange<'a, '_> {
             if matches!(wait_error, WaitError::Late) && !left.is_zero() {
                 // It was only to rest. The clock of deadlines may be ahead by a step, and what
                 // keeps it awake may be over later.
-                let rest_after = self.served.http.engine.rest_after();
-                let rest_in =
-                    rest_after.checked_sub(clock::since(moved)).filter(|it| !it.is_zero());
+                let rest_in = self.rest_after_before_head().checked_sub(clock::since(moved));
+                let rest_in = rest_in.filter(|it| !it.is_zero());
                 self.stream.due_in(left.min(rest_in.unwrap_or(self.served.progress_wait())));
                 continue;
             }

@@ -25,9 +25,11 @@ use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::intermediary::Intermediary;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
+use eyelet_downstream::connection::originate::{RestingOrigin, Translation};
 use eyelet_downstream::connection::resting::{
     KeptConnection, REPEAT_BYTES_MAX, RestTimeout, RestingExchange, RestingState, RestingWait,
 };
+use eyelet_downstream::connection::route::Route;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::by_request::{RequestRuling, RequestTraits};
 use eyelet_engine::worker::WaitError;
@@ -38,6 +40,8 @@ use eyelet_upstream::http1::{Http1Connection, RestingConnection};
 use eyelet_upstream::request::{BodyCodings, HeadAsked, NoAnswer, UpstreamRequest};
 use eyelet_upstream::{RestingUpstream, Upstream};
 
+/// So many times longer a request of an originate rule waits before it rests: 10 seconds.
+const NEAR_RESTS: u32 = 10;
 /// A checked form has no such state.
 const NO_EXCHANGE: Failure = Failure::Cut(Reason::Internal("an exchange at rest is none"));
 
@@ -59,7 +63,12 @@ pub async fn resume(
     stream: &mut Stream<'_>,
     resumed: ResumedExchange,
 ) -> ExchangeEnd {
-    let ResumedExchange { exchange, kept, name, since } = resumed;
+    let ResumedExchange { exchange, mut kept, name, since } = resumed;
+    // A connection that others share does not keep what one of its exchanges counts.
+    let open = match kept.upstream {
+        RestingUpstream::Shared(_) => std::mem::take(&mut kept.open),
+        RestingUpstream::Socket(_) => Vec::new(),
+    };
     let RestingExchange { facts, mut state, connection } = exchange;
     let method = facts.method.clone().unwrap_or_default();
     let mut log_entry = RequestLogEntry::resumed(served, facts, stream.sent());
@@ -71,10 +80,13 @@ pub async fn resume(
         Ok(upstream) => exchange.go_on(upstream, state, (&method, since)).await,
         Err(failure) => Err(failure),
     };
-    let end = match end {
+    let mut end = match end {
         Ok(end) => end,
         Err(failure) => exchange.fail(&method, failure).await,
     };
+    if let Some(resting) = &mut end.resting {
+        resting.kept.open.extend(open);
+    }
     end.of(&mut log_entry)
 }
 
@@ -118,13 +130,17 @@ impl<'a> Exchange<'a, '_> {
     ) -> Result<ExchangeEnd, Failure> {
         self.written.stream.becomes(state.kind());
         match state {
-            RestingState::AwaitsHead(RestingWait { upload, codings, repeat }) => {
+            RestingState::AwaitsHead(RestingWait { upload, codings, repeat, origin }) => {
                 let upload = Upload::resumed(self.written, upload);
                 let (found, download) =
                     (self.found_again(upstream, since), Download::new(self.written));
                 let asked = Passing { found, upload, download, is_coded: false };
                 let resting = RestingRequest { asked, since, repeat };
-                self.go_on_before_head(resting, method, &self.codings(codings, method)).await
+                let (wanted, is_last_try) = (&self.codings(codings, method), true);
+                let translation = origin.as_ref().map(RestingOrigin::translation);
+                let origin = translation.as_ref();
+                let terms = ResponseTerms { wanted, origin, switch: None, is_last_try };
+                self.go_on_before_head(resting, method, &terms).await
             }
             RestingState::PassesDown(upload, resting) => {
                 let upload = Upload::resumed(self.written, upload);
@@ -180,9 +196,8 @@ impl<'a> Exchange<'a, '_> {
         &mut self,
         RestingRequest { mut asked, since, repeat }: RestingRequest<'a>,
         method: &Method,
-        wanted: &RequestCodings,
+        terms: &ResponseTerms<'_>,
     ) -> Result<ExchangeEnd, Failure> {
-        let terms = ResponseTerms { wanted, origin: None, switch: None, is_last_try: true };
         let asked_for = HeadAsked { method, may_be_lines: false };
         let wait = HeadWait { asked: asked_for, may_rest: true, since: Some(since) };
         match self.wait_for_head(&mut asked, wait).await {
@@ -190,11 +205,11 @@ impl<'a> Exchange<'a, '_> {
                 self.note_answered(&mut asked, &head);
                 self.note_health(&asked.found);
                 let answered = Answered { asked: &mut Some(asked), head };
-                self.pass_answer(answered, &HeaderMap::new(), &terms).await?.ok_or(NO_FIT)
+                self.pass_answer(answered, &HeaderMap::new(), terms).await?.ok_or(NO_FIT)
             }
             Ok(HeadEvent::Rests(since, is_begun)) => {
                 let repeat = repeat.filter(|_| !is_begun);
-                self.rest_before_head(RestingRequest { asked, since, repeat }, wanted)
+                self.rest_before_head(RestingRequest { asked, since, repeat }, terms)
             }
             Err(NoHead::Upstream(
                 why @ (NoAnswer::Dead | NoAnswer::Alert(_) | NoAnswer::Unread),
@@ -225,7 +240,7 @@ impl<'a> Exchange<'a, '_> {
     async fn ask_again(
         &mut self,
         Request { parts, length, .. }: &Request,
-        terms: ResponseTerms<'_>,
+        terms: &ResponseTerms<'_>,
     ) -> Result<ExchangeEnd, Failure> {
         let authority = parts.uri.authority().ok_or(NO_EXCHANGE)?;
         let mut request = UpstreamRequest {
@@ -241,18 +256,18 @@ impl<'a> Exchange<'a, '_> {
             // One with a secret is not sent again after it rested.
             carries_secret: false,
         };
-        self.ask_and_pass(&mut request, &terms).await?.ok_or(NO_FIT)
+        self.ask_and_pass(&mut request, terms).await?.ok_or(NO_FIT)
     }
 
     /// Returns what the response needs to know about a request that rested, by the rule that it has
     /// now.
     fn codings(&self, resting: Option<RestingCodings>, method: &Method) -> RequestCodings {
-        let Ok(route) = self.served.route() else { return RequestCodings::off(0) };
-        let (Some(resting), Some(terminate)) = (resting, route.requests()) else {
-            return RequestCodings::off(route.rule);
-        };
+        let route = self.served.route().ok();
+        let rule = route.map_or(0, |route| route.rule);
+        let Some(resting) = resting else { return RequestCodings::off(rule) };
         let compressors = &self.served.http.compressors;
-        compressors.resumed(route.rule, terminate, &resting, *method == Method::HEAD)
+        let terminate = route.and_then(Route::requests);
+        compressors.resumed(rule, terminate, &resting, *method == Method::HEAD)
     }
 }
 
@@ -261,6 +276,13 @@ impl Exchange<'_, '_> {
     pub(super) fn first_wait(&self, passing: &Passing<'_>) -> Duration {
         let wait = self.served.progress_wait();
         if self.may_rest(passing) { wait.min(self.served.http.engine.rest_after()) } else { wait }
+    }
+
+    /// Returns how long a request waits for its response before it rests. Where its client has a
+    /// connection to the upstream of its own, that is not kept behind a response that rested.
+    pub(super) fn rest_after_before_head(&self) -> Duration {
+        let rest_after = self.served.http.engine.rest_after();
+        if self.served.intermediary.is_near_client() { NEAR_RESTS * rest_after } else { rest_after }
     }
 
     /// Returns how long an exchange that rested waits for one, where nothing has moved since then.
@@ -351,7 +373,7 @@ impl Exchange<'_, '_> {
             return false;
         }
         let waited = clock::since(since);
-        let is_due = is_leaving || waited >= self.served.http.engine.rest_after();
+        let is_due = is_leaving || waited >= self.rest_after_before_head();
         let timeout = if asked.upload.done { RestTimeout::Upstream } else { RestTimeout::Body };
         let is_over = waited >= self.served.idle_max(timeout);
         self.stream.rests_now(is_due && !is_over && self.may_rest_before_head(asked))
@@ -376,13 +398,14 @@ impl Exchange<'_, '_> {
     pub(super) fn rest_before_head(
         &mut self,
         RestingRequest { asked, since, repeat }: RestingRequest<'_>,
-        wanted: &RequestCodings,
+        terms: &ResponseTerms<'_>,
     ) -> Result<ExchangeEnd, Failure> {
         let Passing { found, upload, .. } = asked;
         let rest = upload.rest().ok_or(NO_EXCHANGE)?;
         // Its bytes are counted before its upstream's socket is taken.
         drop(upload);
-        let wait = RestingWait { upload: rest, codings: wanted.rest(), repeat };
+        let origin = terms.origin.map(Translation::rest);
+        let wait = RestingWait { upload: rest, codings: terms.wanted.rest(), repeat, origin };
         let end = self.leave(found.upstream, since, RestingState::AwaitsHead(wait))?;
         Ok(end.counted_at(found.chosen))
     }

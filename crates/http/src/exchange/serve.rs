@@ -312,7 +312,7 @@ impl<'a> Exchange<'a, '_> {
             AskResult::Rests(since, repeat) => {
                 let asked = sent.ok_or(NO_FIT)?;
                 let resting = RestingRequest { asked, since, repeat };
-                self.rest_before_head(resting, terms.wanted).map(Some)
+                self.rest_before_head(resting, terms).map(Some)
             }
         }
     }

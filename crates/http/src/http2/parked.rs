@@ -174,6 +174,34 @@ fn forms_of(state: &PackedBytes) -> &[u8] {
     forms.unwrap_or_default()
 }
 
+/// The upstream of a stream that rests.
+pub struct StreamUpstream<'a> {
+    /// Its address, if it is not that of its connection.
+    pub name: Option<&'a str>,
+    /// It is a connection that others share.
+    pub is_shared: bool,
+}
+
+/// Notes at how many places each stream that rests counts at its upstream: as many as `count` says.
+pub fn count_streams(state: &mut PackedBytes, mut count: impl FnMut(StreamUpstream<'_>) -> u8) {
+    let forms = forms_of(state);
+    let mut left = forms.strip_prefix(&[VERSION]).unwrap_or_default();
+    let mut counts = Vec::new();
+    while let Some((form, behind)) = StreamFormV1::unpack(left) {
+        let from_end = left.len() - form.count_place() + LENGTH_BYTES;
+        let is_shared = RestingExchange::is_shared(form.exchange);
+        counts.push((from_end, count(StreamUpstream { name: form.name, is_shared })));
+        left = behind;
+    }
+    let all = state.last_mut();
+    for (from_end, count) in counts {
+        let at = all.len().checked_sub(from_end);
+        if let Some(place) = at.and_then(|at| all.get_mut(at)) {
+            *place = count;
+        }
+    }
+}
+
 /// The forms of streams, one after the other, up to one that cannot be read.
 fn each_form(forms: &[u8]) -> impl Iterator<Item = StreamFormV1<'_>> {
     let mut left = forms.strip_prefix(&[VERSION]).unwrap_or_default();

@@ -27,6 +27,7 @@ fn hanging(folder: &Path) -> (Plan, MutexGuard<'static, ()>) {
         listeners: Arc::new([]),
         workers: 1,
         first_id: 1,
+        upstreams: BTreeMap::new(),
         tickets: Zeroizing::default(),
         predecessors: Arc::default(),
         holds: Arc::default(),

@@ -228,6 +228,14 @@ impl Flow {
         }
     }
 
+    /// Returns the same, to be changed in place.
+    pub fn state_mut(&mut self) -> Option<&mut PackedBytes> {
+        match self.kept.as_mut()?.program.as_mut()? {
+            ProgramState::Idle(state) => Some(state),
+            ProgramState::Exchange(_) => None,
+        }
+    }
+
     /// The exchange that rests.
     pub fn exchange(&self) -> Option<&[u8]> {
         match self.kept.as_ref()?.program.as_ref()? {

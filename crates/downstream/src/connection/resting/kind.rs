@@ -46,8 +46,9 @@ impl RestingState {
 impl StateV1<'_> {
     fn kind(&self) -> StreamKind {
         match self {
-            Self::AwaitsHead { upload: UploadV1::Sent, .. } => StreamKind::Waiting,
-            Self::AwaitsHead { .. } => StreamKind::Upload,
+            Self::AwaitsHead { upload: UploadV1::Sent, .. }
+            | Self::AwaitsTranslated { upload: UploadV1::Sent, .. } => StreamKind::Waiting,
+            Self::AwaitsHead { .. } | Self::AwaitsTranslated { .. } => StreamKind::Upload,
             Self::Held(_) => StreamKind::Held,
             Self::PassesDown { events: Some(_), .. } => StreamKind::Events,
             Self::PassesDown { .. } => StreamKind::Response,

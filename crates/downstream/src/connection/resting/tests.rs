@@ -1,6 +1,7 @@
 //! Forms of exchanges at rest: stored ones, their sizes, and what is not read.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
+use super::super::originate::RESTING_ORIGIN_BYTES_MAX;
 use super::kind::kind_of;
 use super::*;
 use eyelet_hold::{HoldKey, RequestKey};
@@ -18,6 +19,11 @@ const STORED: &[u8] = b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=new
 /// [`poll`] in version 1.
 const STORED_POLL: &[u8] = b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\x00\x00\
     \xac\x02\xf0\xa2\x04\x02\x00\x01\x0c\x01\xe9\x07\x00\xf5\x03\x00\x00\x00\x00\x01\x03GET";
+
+/// [`translated`] in version 1.
+const STORED_TRANSLATED: &[u8] = b"\x01\x01\x90\xbf\x05\x01\x03GET\x01\x12/events?topic=news\
+    \x00\x00\xac\x02\xf0\xa2\x04\x06\x00\x01\x30\x01\xe9\x07\x00\xf5\x03\x00\x00\x00\x00\x01\x03GET\
+    \x0elocalhost:8080\x0bapp.example";
 
 const PATH: &str = "/events?topic=news";
 
@@ -53,12 +59,22 @@ fn poll_repeat() -> Option<Bytes> {
 fn poll() -> RestingExchange {
     let facts = RestingFacts { status: None, upstream_ms: None, ..events(PATH).facts };
     let codings = RestingCodings::import((12, Some([1_001, 0, 501, 0, 0, 0, 0])));
-    let wait = RestingWait { upload: RestingUpload::Sent, codings, repeat: poll_repeat() };
+    let wait =
+        RestingWait { upload: RestingUpload::Sent, codings, repeat: poll_repeat(), origin: None };
     RestingExchange {
         facts,
         state: RestingState::AwaitsHead(wait),
         connection: KeptConnection::Own(None),
     }
+}
+
+/// A request of an originate rule that waits for its response, with codings of Eyelet's own.
+fn translated() -> RestingExchange {
+    let origin = RestingOrigin { client: "localhost:8080".into(), upstream: "app.example".into() };
+    let codings = RestingCodings::import((48, Some([1_001, 0, 501, 0, 0, 0, 0])));
+    let (upload, repeat) = (RestingUpload::Sent, poll_repeat());
+    let wait = RestingWait { upload, codings, repeat, origin: Some(origin) };
+    RestingExchange { state: RestingState::AwaitsHead(wait), ..poll() }
 }
 
 /// A session cannot be compared but by its form.
@@ -90,6 +106,8 @@ fn the_stored_form_is_read_for_ever() {
     assert_eq!(RestingExchange::unpack(STORED), Some(exchange));
     assert_eq!(packed(&poll()), STORED_POLL, "version 1 has changed, which it must not");
     assert_eq!(RestingExchange::unpack(STORED_POLL), Some(poll()));
+    assert_eq!(packed(&translated()), STORED_TRANSLATED);
+    assert_eq!(RestingExchange::unpack(STORED_TRANSLATED), Some(translated()));
 }
 
 /// The counters of exchanges at rest read the kind alone.
@@ -101,8 +119,9 @@ fn a_form_says_its_kind() {
         exchange.state.kind()
     };
     let upload = RestingUpload::Open(Encoder::Chunked);
-    let wait = RestingWait { upload, codings: None, repeat: None };
+    let wait = RestingWait { upload, codings: None, repeat: None, origin: None };
     assert_eq!(kind(poll().state), StreamKind::Waiting);
+    assert_eq!(kind(translated().state), StreamKind::Waiting);
     assert_eq!(kind(RestingState::AwaitsHead(wait)), StreamKind::Upload);
     assert_eq!(kind(events(PATH).state), StreamKind::Events);
     let RestingState::PassesDown(_, download) = events(PATH).state else { panic!() };
@@ -202,6 +221,13 @@ fn a_request_that_waits_has_one_form() {
         wait(&|wait| wait.repeat.clone_from(&long)),
     ] {
         assert!(RestingExchange::unpack(&packed(&exchange)).is_none());
+    }
+    let long = "a".repeat(RESTING_ORIGIN_BYTES_MAX + 1);
+    for authority in ["", "two words", "a/b", &long] {
+        let mut exchange = translated();
+        let RestingState::AwaitsHead(wait) = &mut exchange.state else { panic!() };
+        wait.origin.as_mut().unwrap().client = authority.into();
+        assert!(RestingExchange::unpack(&packed(&exchange)).is_none(), "{authority:?}");
     }
     let answered = RestingFacts { status: Some(200), ..poll().facts };
     let unknown = RestingFacts { method: None, ..poll().facts };

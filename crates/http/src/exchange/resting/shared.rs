@@ -214,7 +214,7 @@ mod tests {
     }
 
     fn wait(upload: RestingUpload) -> RestingExchange {
-        let wait = RestingWait { upload, codings: None, repeat: None };
+        let wait = RestingWait { upload, codings: None, repeat: None, origin: None };
         let facts = RestingFacts { method: Some(Method::POST), ..RestingFacts::default() };
         let (state, connection) = (RestingState::AwaitsHead(wait), KeptConnection::Shared(None));
         RestingExchange { facts, state, connection }
