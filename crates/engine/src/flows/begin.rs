@@ -75,7 +75,7 @@ impl Worker {
         else {
             return;
         };
-        let client = match self.flows.never_ready() {
+        let client = match datagram::never_ready() {
             Ok(client) => client,
             Err(error) => return self.end_flow(flow, Reason::Unregistered((&error).into())),
         };

@@ -1,7 +1,7 @@
 //! The state of a worker's flows of QUIC: their table, listening sockets and buffer. `flows/` has
 //! what becomes of their datagrams.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -88,8 +88,6 @@ pub(crate) struct WorkerFlows {
     /// True if a listening socket is not read, because the flows of an earlier process are still to
     /// come.
     pub awaits: Cell<bool>,
-    /// Stands for the client's socket of each flow that is decided. Made at the first one.
-    never_ready: OnceCell<OwnedFd>,
     /// Flows that are still to leave for another process, and those that it was given.
     pub leaving: RefCell<LeavingFlows>,
 }
@@ -162,19 +160,7 @@ impl WorkerFlows {
             sockets: RefCell::default(),
             buffer: RefCell::default(),
             awaits: Cell::default(),
-            never_ready: OnceCell::new(),
             leaving: RefCell::new(LeavingFlows::new(budget)),
-        }
-    }
-
-    /// A descriptor that is never ready.
-    pub fn never_ready(&self) -> io::Result<OwnedFd> {
-        match self.never_ready.get() {
-            Some(known) => known.try_clone(),
-            None => {
-                let made = datagram::never_ready()?;
-                self.never_ready.get_or_init(|| made).try_clone()
-            }
         }
     }
 

@@ -193,7 +193,8 @@ fn early_data_waits_for_its_hello() {
 fn another_version_is_passed_or_refused_by_rule() {
     let mut other = header(0xc0, OTHER_VERSION);
     other.resize(1200, 7);
-    let all = "[[rule]]\nname = \"all\"\naction = \"splice\"\nupstream = \"SERVER\"\n";
+    let all = "[[rule]]\nname = \"all\"\nclient = \"127.0.0.1\"\naction = \"splice\"\n\
+               upstream = \"SERVER\"\n";
     let passes = Scene::new(all, "");
     assert!(asks(&passes.client(), &other));
     let refuses = Scene::new("", "");
