@@ -47,9 +47,8 @@ use tasks::{StreamJob, StreamWork};
 use zeroize::Zeroizing;
 
 pub use parked::{
-    StreamUpstream, answer_parked, close_upstreams, count_streams, end_resting, exchanges,
-    has_shared, has_streams, has_tls, last_bytes, pack_state, rest_wait, resting_requests,
-    resting_streams,
+    RestingAt, answer_parked, close_upstreams, count_streams, end_resting, exchanges, has_shared,
+    has_streams, has_tls, last_bytes, pack_state, rest_wait, resting_requests, resting_streams,
 };
 pub use tasks::end_unused_tasks;
 

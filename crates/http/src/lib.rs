@@ -12,7 +12,7 @@ pub mod redirect;
 
 pub use exchange::resting::shared::{attach_links, detach_links, find_partners};
 pub use http1::is_exchange;
-pub use http2::{StreamUpstream, answer_parked, count_streams, pack_state};
+pub use http2::{RestingAt, answer_parked, count_streams, pack_state};
 
 use std::pin::Pin;
 use std::rc::Rc;

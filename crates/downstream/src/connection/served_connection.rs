@@ -26,7 +26,7 @@ use super::intermediary::Intermediary;
 use super::originate;
 use super::page::{page, secret_page};
 use super::refusal::ProxyRefusal;
-use super::resting::RestTimeout;
+use super::resting::timeout::RestTimeout;
 use super::route::Route;
 use super::worker::Http;
 use crate::clock;

@@ -72,11 +72,8 @@ impl Iterations {
                     return Ok(false);
                 }
             }
-            if sockets.is_none() && !worker.is_retired() && now.elapsed() >= drain_timeout {
-                retired::begin(&worker);
-            } else if worker.is_retired() {
-                search.rouse_again(&worker);
-            }
+            let is_over = sockets.is_none() && now.elapsed() >= drain_timeout;
+            self.retire(&mut search, is_over);
             let event = match early.take() {
                 None => self.next_event(&mut answers, orders).await?,
                 event => event,
@@ -103,6 +100,16 @@ impl Iterations {
                     return Ok(self.come_back(sockets.filter(|_| !must_drain)));
                 }
             }
+        }
+    }
+
+    /// Retires the worker once the time for what is active `is_over`. From then on busy connections
+    /// get a second in ten to move.
+    fn retire(&self, search: &mut Search, is_over: bool) {
+        match self.worker.is_retired() {
+            true => search.rouse_again(&self.worker),
+            false if is_over => retired::begin(&self.worker),
+            false => {}
         }
     }
 

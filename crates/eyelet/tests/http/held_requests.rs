@@ -387,7 +387,7 @@ fn an_allowed_exchange_rests_and_the_next_request_is_asked_about() {
     };
     let read = rule("read", "action = \"terminate\"\npath = \"/read\"");
     let read = read.replace("sni = \"app.test\"", "sni = { file = \"names.txt\" }");
-    let names = pki.folder.write("names.txt", "app.test\n");
+    pki.folder.write("names.txt", "app.test\n");
     let shadow = "[[rule]]\nname = \"no events\"\nsni = \"app.test\"\naction = \"refuse\"\n\
                   path = \"/events/*\"\nshadow = true\n";
     let rules = format!("{read}{shadow}{}", rule("ask", "action = \"hold\""));

@@ -26,8 +26,9 @@ use eyelet_downstream::clock;
 use eyelet_downstream::connection::intermediary::Intermediary;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::originate::{RestingOrigin, Translation};
+use eyelet_downstream::connection::resting::timeout::RestTimeout;
 use eyelet_downstream::connection::resting::{
-    KeptConnection, REPEAT_BYTES_MAX, RestTimeout, RestingExchange, RestingState, RestingWait,
+    KeptConnection, REPEAT_BYTES_MAX, RestingExchange, RestingState, RestingWait,
 };
 use eyelet_downstream::connection::route::Route;
 use eyelet_downstream::connection::served_connection::ServedConnection;

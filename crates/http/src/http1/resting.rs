@@ -13,8 +13,9 @@ use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::resting::kind::{kind_of, listed};
+use eyelet_downstream::connection::resting::timeout::RestTimeout;
 use eyelet_downstream::connection::resting::{
-    self, KeptConnection, RestTimeout, RestingExchange, RestingState, end,
+    self, KeptConnection, RestingExchange, RestingState, end,
 };
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;

@@ -11,7 +11,8 @@ use eyelet_downstream::client::resting_stream::StreamFormV1;
 use eyelet_downstream::clock::now_ms;
 use eyelet_downstream::connection::resting::end::{last_for_upstream, takes_close_frame};
 use eyelet_downstream::connection::resting::kind::{kind_of, listed};
-use eyelet_downstream::connection::resting::{self, RestTimeout, RestingExchange};
+use eyelet_downstream::connection::resting::timeout::RestTimeout;
+use eyelet_downstream::connection::resting::{self, RestingExchange};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Settings;
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
@@ -175,7 +176,7 @@ fn forms_of(state: &PackedBytes) -> &[u8] {
 }
 
 /// The upstream of a stream that rests.
-pub struct StreamUpstream<'a> {
+pub struct RestingAt<'a> {
     /// Its address, if it is not that of its connection.
     pub name: Option<&'a str>,
     /// It is a connection that others share.
@@ -183,14 +184,14 @@ pub struct StreamUpstream<'a> {
 }
 
 /// Notes at how many places each stream that rests counts at its upstream: as many as `count` says.
-pub fn count_streams(state: &mut PackedBytes, mut count: impl FnMut(StreamUpstream<'_>) -> u8) {
+pub fn count_streams(state: &mut PackedBytes, mut count: impl FnMut(RestingAt<'_>) -> u8) {
     let forms = forms_of(state);
     let mut left = forms.strip_prefix(&[VERSION]).unwrap_or_default();
     let mut counts = Vec::new();
     while let Some((form, behind)) = StreamFormV1::unpack(left) {
         let from_end = left.len() - form.count_place() + LENGTH_BYTES;
         let is_shared = RestingExchange::is_shared(form.exchange);
-        counts.push((from_end, count(StreamUpstream { name: form.name, is_shared })));
+        counts.push((from_end, count(RestingAt { name: form.name, is_shared })));
         left = behind;
     }
     let all = state.last_mut();

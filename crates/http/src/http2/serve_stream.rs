@@ -14,7 +14,8 @@ use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::reason::request_reason;
-use eyelet_downstream::connection::resting::{RestTimeout, RestingState};
+use eyelet_downstream::connection::resting::RestingState;
+use eyelet_downstream::connection::resting::timeout::RestTimeout;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::record::Record;
 

@@ -24,11 +24,13 @@ pub struct RequestFacts<'a> {
     pub method: &'a str,
     /// Its path as it came, without the query.
     pub path: &'a str,
-    /// Returns true if a field names another method, and if one names another path, which some
-    /// frameworks take instead. Each is asked only where a rule asks for that. `None`: no field
-    /// does.
-    pub others: Option<(&'a dyn Fn() -> bool, &'a dyn Fn() -> bool)>,
+    /// Its fields that name others. `None`: none does.
+    pub others: Option<OtherFields<'a>>,
 }
+
+/// Asked only where a rule asks for it: true if a field names another method, and if one names
+/// another path. Some frameworks take those instead.
+pub type OtherFields<'a> = (&'a dyn Fn() -> bool, &'a dyn Fn() -> bool);
 
 /// The normal form of a request's path, once a rule has asked for it.
 pub(crate) type NormalPath<'a> = Option<Result<Cow<'a, str>, RequestFault>>;

@@ -1,8 +1,11 @@
 //! Forms of exchanges at rest: stored ones, their sizes, and what is not read.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
+use std::time::Duration;
+
 use super::super::originate::RESTING_ORIGIN_BYTES_MAX;
 use super::kind::kind_of;
+use super::timeout::RestTimeout;
 use super::*;
 use eyelet_hold::{HoldKey, RequestKey};
 use eyelet_http1::head::Length;

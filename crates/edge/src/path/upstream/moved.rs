@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use eyelet_balance::group::Group;
-use eyelet_http::StreamUpstream;
+use eyelet_http::RestingAt;
 use eyelet_relay::{KeptExchanges, Relay};
 use eyelet_sys::socket::local_address;
 use eyelet_telemetry::info::{Decided, UpstreamName};
@@ -34,7 +34,7 @@ pub fn count(
     let flow = relay.flow();
     if let Some(state) = flow.state_mut() {
         let mut counters = Vec::new();
-        eyelet_http::count_streams(state, |StreamUpstream { name, is_shared }| {
+        eyelet_http::count_streams(state, |RestingAt { name, is_shared }| {
             let socket = if is_shared { None } else { sockets.next() };
             let dialled = name.map(UpstreamName::of).or_else(|| own.clone());
             let found = dialled.map(|dialled| counters_at(group, &dialled, socket));

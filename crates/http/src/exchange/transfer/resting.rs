@@ -4,8 +4,9 @@ use super::{Download, Upload};
 use bytes::BytesMut;
 use eyelet_compress::WhyNot;
 use eyelet_downstream::connection::log_entry::Written;
+use eyelet_downstream::connection::resting::timeout::RestTimeout;
 use eyelet_downstream::connection::resting::{
-    EndedSide, RECEIVED_BYTES_MAX, RestTimeout, RestingDownload, RestingUpload, RestingWebSocket,
+    EndedSide, RECEIVED_BYTES_MAX, RestingDownload, RestingUpload, RestingWebSocket,
 };
 use eyelet_http1::body::{Decoder, Encoder};
 use eyelet_http1::boundary::Boundary;
