@@ -45,8 +45,8 @@ pub fn sized(count: usize) -> usize {
 }
 
 /// Tests of a program that may have a crowd at the same time: each waits most of its time, and
-/// the edges of five still serve who behaves in time, also where two processors have a load of 20.
-const CROWDS_MAX: usize = 5;
+/// the edges of four still serve who behaves in time, and shed in time, on two busy processors.
+const CROWDS_MAX: usize = 4;
 /// Descriptors that tests without a crowd may have open meanwhile.
 const SPARE_DESCRIPTORS: usize = 4_000;
 
