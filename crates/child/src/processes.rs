@@ -195,6 +195,11 @@ mod tests {
     fn a_command_is_the_word_behind_the_program() -> std::io::Result<()> {
         let mut cat = std::process::Command::new("cat");
         let mut cat = cat.arg("-").stdin(std::process::Stdio::piped()).spawn()?;
+        // Until it has executed the program it has the words of this one.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !has_command(cat.id(), "-") && std::time::Instant::now() < end {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let found = [has_command(cat.id(), "-"), has_command(cat.id(), "cat")];
         cat.kill()?;
         cat.wait()?;

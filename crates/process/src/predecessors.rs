@@ -155,16 +155,22 @@ impl Predecessors {
     /// Stops the threads between two messages. Returns the channels of the predecessors that live,
     /// except for those whose threads have not stopped in time: see [`Predecessors::take_stopped`].
     pub fn pause(&self) -> Vec<PredecessorLink> {
-        // All are told before one is waited for.
-        self.known.lock().iter_mut().for_each(|known| known.orders = None);
-        wait_until(PAUSE_TIMEOUT, || {
-            self.known.lock().iter().all(|known| known.thread.is_finished())
-        });
+        self.stop();
         let links = self.take_stopped();
         for still in self.known.lock().iter() {
             tracing::warn!("{} stands still and is passed on later", named(still.predecessor.pid));
         }
         links
+    }
+
+    /// Stops the threads between two messages, because the process is about to end. Each passes the
+    /// order to drain on before: the predecessors of one that has nothing to drain would miss it.
+    pub fn stop(&self) {
+        // All are told before one is waited for.
+        self.known.lock().iter_mut().for_each(|known| known.orders = None);
+        wait_until(PAUSE_TIMEOUT, || {
+            self.known.lock().iter().all(|known| known.thread.is_finished())
+        });
     }
 
     /// Waits until the threads that were told to have stopped, for a message that stands still at

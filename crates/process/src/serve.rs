@@ -646,6 +646,7 @@ impl Running {
             // A worker that panicked has logged it.
             let _ = worker.join();
         }
+        self.predecessors.stop();
         let http = self.published.snapshot().http.clone();
         http.compress.finish();
         drop(http);

@@ -49,6 +49,15 @@ fn a_predecessor_is_heard_and_told_while_the_workers_leave() {
     assert!(links[0].predecessor.is_told && predecessors.pids().is_empty());
 }
 
+/// A process without connections ends at once after the order.
+#[test]
+fn a_predecessor_is_told_before_the_process_ends() {
+    let (predecessors, mut predecessor) = known();
+    predecessors.drain();
+    predecessors.stop();
+    expect(&mut predecessor, kind::DRAIN, Duration::from_millis(1)).unwrap();
+}
+
 /// The service may end while nobody reads its channel: it is told before it is passed on, or when
 /// this process goes on with it.
 #[test]
