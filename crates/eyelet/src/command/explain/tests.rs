@@ -8,6 +8,27 @@ use clap::Parser;
 
 use super::*;
 
+/// Somebody who lets a connection pass has let its requests pass.
+#[test]
+fn a_request_is_held_by_a_rule_on_requests_or_by_another_rule_than_its_connections() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("edge.toml");
+    let http = "certificate = \"local\"\nupstream = \"http://127.0.0.1:3000\"\n";
+    let listener = "[[listener]]\naddress = \"127.0.0.1:8443\"\n";
+    let of = |name: &str, more: &str| format!("[[rule]]\nname = \"{name}\"\n{more}\n{http}");
+    let (hold, reads) = ("action = \"hold\"", "action = \"terminate\"\nmethod = \"GET\"");
+    for (rules, said) in [
+        (of("ask", hold), "request: PUT / passes by rule 1 \"ask\""),
+        (of("ask", &format!("{hold}\npath = \"/*\"")), "request: PUT / is held by rule 1 \"ask\""),
+        (of("reads", reads) + &of("ask", hold), "request: PUT / is held by rule 2 \"ask\""),
+    ] {
+        std::fs::write(&file, listener.to_owned() + &rules).unwrap();
+        let (out, code) = run(&file, "--sni app.localhost --method PUT");
+        assert!(out.contains(said), "{rules}: {out}");
+        assert_eq!(code, ExitCode::SUCCESS);
+    }
+}
+
 #[derive(Parser)]
 struct Typed {
     #[command(flatten)]
