@@ -615,6 +615,10 @@ fn a_profile_of_a_sandbox() {
         assert!(out.contains(mistake), "{flags}: {out}");
         assert_eq!(code, ExitCode::from(check::MISTAKES));
     }
+    for flag in ["--ask", "--true-by=dns", "--false-by=dns", "--certificate-names=a.example"] {
+        let typed = ["explain", "x.toml", "--profile", "agent", "--sni", "a.example", flag];
+        assert!(Typed::try_parse_from(typed).is_err(), "{flag}: no rule of a profile asks for it");
+    }
     std::fs::write(&file, "[sandbox.agent]\nallow = \"https://a.example/\"\n").unwrap();
     let (out, code) = run(&file, "--profile agent --sni a.example");
     assert!(out.contains("this is a URL; expected the name alone: `a.example`"), "{out}");
