@@ -258,9 +258,7 @@ fn list(der: &[u8], authorities: &[TrustAnchor<'_>]) -> Result<RevocationList, C
     let parsed = CertRevocationList::from(parsed);
     let scope = match parsed.issuing_distribution_point() {
         None => Scope::default(),
-        Some(extension) => Scope::of_extension(extension).ok_or(CrlFault::Unsupported(
-            "no certificate can be in the scope of its issuingDistributionPoint",
-        ))?,
+        Some(extension) => Scope::of_extension(extension).map_err(CrlFault::Unsupported)?,
     };
     let issuer = parsed.issuer();
     let next_update = next_update(der).ok_or_else(|| malformed("no nextUpdate"))?;

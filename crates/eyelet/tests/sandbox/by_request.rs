@@ -30,6 +30,22 @@ upstream_ca = "ca.pem"
 method = "POST"
 path = "/org/*/git-upload-pack"
 
+[sandbox.mixed]
+allow = ["forge.test:PORT"]
+
+[[sandbox.mixed.rule]]
+sni = "forge.test"
+action = "terminate"
+certificate = "mint"
+upstream_ca = "ca.pem"
+
+[[sandbox.mixed.rule]]
+name = "never"
+action = "terminate"
+certificate = "mint"
+upstream_ca = "ca.pem"
+path = "/never/*"
+
 [sandbox.writes]
 allow = ["forge.test:PORT"]
 
@@ -179,6 +195,24 @@ fn a_refused_request_is_in_the_report_and_a_dry_run_says_that_it_would_be() {
     assert_eq!(report["refused"].as_array().map(Vec::len), Some(0), "{report}");
     let would = report["would_be_refused"].as_array().unwrap();
     assert_eq!((would.len(), &would[0]["path"]), (1, &"/other/repo".into()), "{report}");
+}
+
+/// The rule that takes each request reads no path, so one that could be read in two ways passes.
+#[test]
+fn a_dry_run_says_only_what_would_be_refused_without_it() {
+    if !is_possible() || !need("git") || !need("python3") || !need("curl") {
+        return;
+    }
+    let forge = Forge::new();
+    let script = "curl -s -o /dev/null -w '%{http_code} ' 'AT/@scope%2fname'; \
+        curl -s -o /dev/null -w '%{http_code} ' -H 'X-Original-URL: /x' AT/org/repo/HEAD";
+    let ran = forge.says("mixed", script);
+    assert!(!ran.contains("403 "), "{ran}");
+    let ran = forge.says_with("mixed", script, &["--dry-run", "--report", "report.json"]);
+    assert!(!ran.contains("would be refused"), "{ran}");
+    let report = report(forge.pki.folder.path());
+    assert_eq!(report["would_be_refused"].as_array().map(Vec::len), Some(0), "{report}");
+    assert_eq!(report["connections"], 2, "{report}");
 }
 
 #[test]

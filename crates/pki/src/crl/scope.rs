@@ -37,9 +37,23 @@ enum Holders {
 
 impl Scope {
     /// Reads an issuingDistributionPoint. webpki has checked it: it is for no reason alone, for no
-    /// attribute certificates and for no other authority's, and has a full name. `None`: no
-    /// certificate can be in its scope.
-    pub(super) fn of_extension(der: &[u8]) -> Option<Self> {
+    /// attribute certificates and for no other authority's, and has a full name.
+    ///
+    /// # Errors
+    /// Says why the list can be used for no certificate.
+    pub(super) fn of_extension(der: &[u8]) -> Result<Self, &'static str> {
+        let scope = Self::read(der)
+            .ok_or("no certificate can be in the scope of its issuingDistributionPoint")?;
+        match scope.points.as_deref() {
+            // RFC 5280 section 4.2.1.13 allows the name of a folder in place of a URI.
+            Some([]) => {
+                Err("its issuingDistributionPoint has no URI, and Eyelet compares only these")
+            }
+            _ => Ok(scope),
+        }
+    }
+
+    fn read(der: &[u8]) -> Option<Self> {
         let mut fields = Der(Der(der).take(SEQUENCE)?.value);
         let mut names = Der(Der(fields.take(NAME)?.value).take(NAME)?.value);
         let mut points = Vec::new();
@@ -47,9 +61,6 @@ impl Scope {
             if name.tag == URI {
                 points.push(std::str::from_utf8(name.value).ok()?.into());
             }
-        }
-        if points.is_empty() {
-            return None;
         }
         let mut holders = Holders::All;
         while let Some(field) = fields.next() {

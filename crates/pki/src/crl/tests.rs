@@ -218,10 +218,15 @@ fn lists_of_other_kinds_are_refused_by_name() {
         (&[0x55, 0x1d, 0x1c, 0x30, 0x00], "has no full name"),
         (&[0x55, 0x1d, 0x1b, 0x02, 0x01, 0x01], "the changes of another list only"),
         (&[0x55, 0x1d, 0x7f, 0x05, 0x00], "a critical extension that is not known"),
-        // A full name of a mail address; a URI with the scopes of both kinds.
+        // A full name of a mail address; one of a directory name, which is empty; a URI with the
+        // scopes of both kinds.
         (
             &[0x55, 0x1d, 0x1c, 0x30, 0x07, 0xa0, 0x05, 0xa0, 0x03, 0x81, 0x01, 0x61],
-            "no certificate can be in the scope",
+            "has no URI, and Eyelet compares only these",
+        ),
+        (
+            &[0x55, 0x1d, 0x1c, 0x30, 0x08, 0xa0, 0x06, 0xa0, 0x04, 0xa4, 0x02, 0x30, 0x00],
+            "has no URI, and Eyelet compares only these",
         ),
         (
             &[

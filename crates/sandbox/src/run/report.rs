@@ -7,7 +7,7 @@ use std::io::{self, BufRead};
 
 use serde_json::{Value, json};
 
-use super::serving::{HTTP, HTTPS, NO_RULE, UNLISTED};
+use super::serving::{ANY_REQUEST, HTTP, HTTPS, NO_RULE, UNLISTED};
 use crate::names::ResolvedNames;
 
 /// Places and reasons that are told apart. A command that dials more has made them up.
@@ -237,7 +237,8 @@ impl RunRecord {
         // The first rule that takes a request would have decided it.
         let Some(first) = line.get("shadow").and_then(|shadow| shadow.get(0)) else { return };
         let text = |field: &str| first.get(field).and_then(Value::as_str).unwrap_or_default();
-        if text("outcome") != "refused" {
+        // A rule that takes each request reads no path, unlike the one that stands for it.
+        if text("outcome") != "refused" || text("rule").starts_with(ANY_REQUEST) {
             return;
         }
         let (rule, reason) = match text("rule") {
@@ -532,6 +533,7 @@ mod tests {
             line(5, ("GET", "/passes"), shadow("allowed at 443: reads", "terminated")),
             line(6, ("GET", "/a/../b"), shadow("allowed at 443: reads", "refused")),
             line(7, ("PUT", "/z"), shadow("no rule for this request, at 443", "refused")),
+            line(8, ("GET", "/@a%2fb"), shadow("any request, allowed at 443: opened", "refused")),
         ];
         let told = std::cell::RefCell::new(Vec::new());
         let tell = |event: &Value| told.borrow_mut().push(event.clone());
@@ -570,10 +572,8 @@ mod tests {
         let told = told.into_inner();
         let kinds: Vec<_> = told.iter().map(|event| &event["event"]).collect();
         assert_eq!(kinds, ["connection", "connection", "connection", "held"]);
-        assert_eq!(
-            (&told[3]["held"]["by"], &told[3]["path"]),
-            (&"terminal".into(), &"/held".into())
-        );
+        let held = &told[3];
+        assert_eq!((&held["held"]["by"], &held["path"]), (&"terminal".into(), &"/held".into()));
     }
 
     #[test]

@@ -34,6 +34,8 @@ const NOBODY: &str = "255.255.255.255/32";
 const LOCALHOST: &str = "localhost";
 /// The path of each request.
 const ALL_PATHS: &str = "/*";
+/// The shadow rule in place of one that takes each request, and so reads no path.
+pub(super) const ANY_REQUEST: &str = "any request";
 /// The shadow rule of requests that no rule takes.
 pub(super) const NO_RULE: &str = "no rule for this request";
 
@@ -166,7 +168,7 @@ impl RunServing<'_> {
                 self.write_shadows(&mut text, (port, &at));
             }
             for part in self.parts(port) {
-                write_matchers(&mut text, &part);
+                write_matchers(&mut text, &part.name, &part);
                 self.write_action(&mut text, (port, &at), part.action);
             }
             // A request without TLS waits for nobody.
@@ -248,12 +250,14 @@ impl RunServing<'_> {
         }
         let mints = |part: &&RulePart<'_>| matches!(part.action, Some(SandboxAction::Mint { .. }));
         for part in parts.iter().filter(mints) {
-            write_matchers(text, part);
-            text.push_str("shadow = true\n");
-            if !asks(&part) {
+            if asks(&part) {
+                write_matchers(text, &part.name, part);
+            } else {
+                write_matchers(text, &format!("{ANY_REQUEST}, {}", part.name), part);
                 // Without it, the rule would be compared with connections.
                 let _ = writeln!(text, "path = \"{ALL_PATHS}\"");
             }
+            text.push_str("shadow = true\n");
             self.write_action(text, (port, listeners), part.action);
         }
         let quotes: Vec<String> = names.into_iter().map(|name| quoted(name)).collect();
@@ -397,8 +401,8 @@ impl RunServing<'_> {
 }
 
 /// The begin of a rule: its name and matchers, without its listeners.
-fn write_matchers(text: &mut String, part: &RulePart<'_>) {
-    let _ = writeln!(text, "[[rule]]\nname = {}", quoted(&part.name));
+fn write_matchers(text: &mut String, name: &str, part: &RulePart<'_>) {
+    let _ = writeln!(text, "[[rule]]\nname = {}", quoted(name));
     let names = part.names.as_deref().map(|names| ("sni", names));
     let requests = ["method", "path"].into_iter().zip(part.requests);
     let requests = requests.filter(|(_, values)| !values.is_empty());
@@ -654,7 +658,16 @@ mod tests {
                 "name = \"no rule for this request, at 443\"",
             ]
         );
-        for serving in [serving(&asking, false), serving(&asking, true)] {
+        let [reads, _] = asking.clone();
+        let both = [reads, rule("opened", &["*.a.example"], mint.clone())];
+        let text = serving(&both, true).text(&addresses, &mut StandIns::default());
+        assert!(
+            text.contains("name = \"allowed at 443: reads\"\nsni = [\"pin.a.example\"]\nmethod")
+        );
+        let stands = "name = \"any request, allowed at 443: opened\"\nsni = [\"*.a.example\"]\n\
+            path = \"/*\"\nshadow = true\n";
+        assert!(text.contains(stands), "{text}");
+        for serving in [serving(&asking, false), serving(&asking, true), serving(&both, true)] {
             serving.config(&addresses, &mut StandIns::default(), None).unwrap();
         }
     }

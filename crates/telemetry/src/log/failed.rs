@@ -14,6 +14,9 @@ const RULES_MAX: usize = 1024;
 /// Characters of a line: a terminal shows it in a few rows.
 const LINE_CHARS_MAX: usize = 300;
 
+/// Characters of a path in it: the reason comes after it.
+const PATH_CHARS_MAX: usize = 120;
+
 /// The requests of a rule that failed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FailedRequests {
@@ -55,12 +58,14 @@ fn add(failed: &mut FailedByRule, rule: &str, line: impl FnOnce() -> String) {
     }
 }
 
-/// The line of a request. A peer's text moves no cursor.
+/// The line of a request, without its query. A peer's text moves no cursor.
 fn line(request: &RequestInfo<'_>, reason: &Reason) -> String {
     let status = request.status.map_or_else(|| "no response".to_owned(), |s| s.to_string());
+    let path = request.path.split('?').next().unwrap_or_default();
+    let path: String = path.chars().take(PATH_CHARS_MAX).collect();
     let text = match request.method {
         "" => format!("an unreadable request: {status}: {reason}"),
-        method => format!("{method} {}: {status}: {reason}", request.path),
+        method => format!("{method} {path}: {status}: {reason}"),
     };
     let cleaned = text.chars().map(|c| if c.is_control() { '?' } else { c });
     cleaned.take(LINE_CHARS_MAX).collect()
@@ -108,9 +113,12 @@ mod tests {
     fn a_line_is_short_and_has_no_control_characters() {
         let reason = Reason::Response(Detail::of("two\r\nlines\x1b[2J"));
         let text = line(&request("/a?b"), &reason);
-        assert!(text.starts_with("GET /a?b: 502: "), "{text}");
+        assert!(text.starts_with("GET /a: 502: "), "{text}");
         assert!(text.contains("two??lines?[2J"), "{text}");
         let long = "/\u{e9}".repeat(LINE_CHARS_MAX);
-        assert_eq!(line(&request(&long), &reason).chars().count(), LINE_CHARS_MAX);
+        let text = line(&request(&long), &reason);
+        assert!(text.contains(": 502: ") && text.contains("two??lines"), "{text}");
+        let long = Reason::Response(Detail::of("why ".repeat(LINE_CHARS_MAX)));
+        assert!(line(&request("/"), &long).chars().count() <= LINE_CHARS_MAX);
     }
 }

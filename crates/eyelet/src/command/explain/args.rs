@@ -30,7 +30,8 @@ pub struct ExplainArgs {
     /// A profile of FILE, for a command in a sandbox; the command dials the name of --sni at port
     /// 443, or HOST:PORT of --connect
     #[arg(long, value_name = "NAME", conflicts_with_all = ["listener", "log_line", "quic", "client",
-        "proxy_user", "client_cert", "peer_uid", "peer_cgroup"])]
+        "proxy_user", "client_cert", "peer_uid", "peer_cgroup", "ask", "true_by", "false_by",
+        "certificate_names", "certificate_issuer"])]
     pub profile: Option<String>,
     /// The name in the hello; by default the host of --connect, else a hello without a name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["no_sni", "sni_malformed"])]

@@ -81,7 +81,7 @@ fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
     }
     args.destination = line.destination;
     let identity = line.identity.clone().unwrap_or_default();
-    // A connection that came by an upgrade has lost it, and a flag may say it.
+    // A connection that came from an older program has lost it, and a flag may say it.
     args.proxy_user = identity.proxy_user.or(args.proxy_user.take());
     args.client_cert = identity.client_cert.or(args.client_cert.take());
     args.peer_cgroup = identity.peer_cgroup.or(args.peer_cgroup.take());

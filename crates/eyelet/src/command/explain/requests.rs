@@ -39,7 +39,9 @@ pub(super) fn print(
     match refuse {
         None => {
             let holds = |rule: RuleId| config.rules.get(rule.0 as usize)?.action.hold();
-            let is_held = decides.and_then(holds).is_some();
+            // A verdict on the connection has let its requests pass.
+            let is_others = decides != Some(rule);
+            let is_held = decides.and_then(holds).is_some_and(|hold| hold.of_requests || is_others);
             let what = if is_held { "is held" } else { "passes" };
             writeln!(out, "request: {method} {path} {what} by {by}")?;
         }

@@ -8,6 +8,27 @@ use clap::Parser;
 
 use super::*;
 
+/// Somebody who lets a connection pass has let its requests pass.
+#[test]
+fn a_request_is_held_by_a_rule_on_requests_or_by_another_rule_than_its_connections() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("edge.toml");
+    let http = "certificate = \"local\"\nupstream = \"http://127.0.0.1:3000\"\n";
+    let listener = "[[listener]]\naddress = \"127.0.0.1:8443\"\n";
+    let of = |name: &str, more: &str| format!("[[rule]]\nname = \"{name}\"\n{more}\n{http}");
+    let (hold, reads) = ("action = \"hold\"", "action = \"terminate\"\nmethod = \"GET\"");
+    for (rules, said) in [
+        (of("ask", hold), "request: PUT / passes by rule 1 \"ask\""),
+        (of("ask", &format!("{hold}\npath = \"/*\"")), "request: PUT / is held by rule 1 \"ask\""),
+        (of("reads", reads) + &of("ask", hold), "request: PUT / is held by rule 2 \"ask\""),
+    ] {
+        std::fs::write(&file, listener.to_owned() + &rules).unwrap();
+        let (out, code) = run(&file, "--sni app.localhost --method PUT");
+        assert!(out.contains(said), "{rules}: {out}");
+        assert_eq!(code, ExitCode::SUCCESS);
+    }
+}
+
 #[derive(Parser)]
 struct Typed {
     #[command(flatten)]
@@ -453,7 +474,8 @@ fn udp(version: u8, payload: &[u8]) -> Vec<u8> {
 fn a_line_of_a_flow(config: &Path) {
     let line = "{\"time\":\"2026-11-28T09:30:00.123Z\",\"listener\":\"both\",\
         \"client\":\"192.0.2.7:50314\",\"outcome\":\"refused\",\"sni\":\"example.com\",\
-        \"tls_version\":\"1.3\",\"transport\":\"quic\"}";
+        \"tls_version\":\"1.3\",\"transport\":\"quic\",\
+        \"ja4\":\"q13d0310h3_55b375c5d22e_a5d9a6d2b4c5\"}";
     for (line, rule) in [(line.into(), 3), (line.replace("\"quic\"", "\"tcp\""), 1)] {
         let file = config.to_str().unwrap();
         let typed = Typed::try_parse_from(["explain", file, "--log-line", &line]).unwrap();
@@ -593,6 +615,10 @@ fn a_profile_of_a_sandbox() {
         let (out, code) = run(&file, flags);
         assert!(out.contains(mistake), "{flags}: {out}");
         assert_eq!(code, ExitCode::from(check::MISTAKES));
+    }
+    for flag in ["--ask", "--true-by=dns", "--false-by=dns", "--certificate-names=a.example"] {
+        let typed = ["explain", "x.toml", "--profile", "agent", "--sni", "a.example", flag];
+        assert!(Typed::try_parse_from(typed).is_err(), "{flag}: no rule of a profile asks for it");
     }
     std::fs::write(&file, "[sandbox.agent]\nallow = \"https://a.example/\"\n").unwrap();
     let (out, code) = run(&file, "--profile agent --sni a.example");

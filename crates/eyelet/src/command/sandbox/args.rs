@@ -30,7 +30,7 @@ pub struct SandboxArgs {
     /// The profile of it that counts, beside what the other options allow
     #[arg(long, value_name = "NAME", requires = "config")]
     pub(super) profile: Option<String>,
-    /// Refuse no name, and say at the end what would have been refused
+    /// Refuse no name and no request, and say at the end what would have been refused
     #[arg(long)]
     pub(super) dry_run: bool,
     /// A network of private addresses to which names may lead; may be given several times
