@@ -453,7 +453,8 @@ fn udp(version: u8, payload: &[u8]) -> Vec<u8> {
 fn a_line_of_a_flow(config: &Path) {
     let line = "{\"time\":\"2026-11-28T09:30:00.123Z\",\"listener\":\"both\",\
         \"client\":\"192.0.2.7:50314\",\"outcome\":\"refused\",\"sni\":\"example.com\",\
-        \"tls_version\":\"1.3\",\"transport\":\"quic\"}";
+        \"tls_version\":\"1.3\",\"ja4\":\"q13d0312h3_55b375c5d22e_06cda9e17597\",\
+        \"transport\":\"quic\"}";
     for (line, rule) in [(line.into(), 3), (line.replace("\"quic\"", "\"tcp\""), 1)] {
         let file = config.to_str().unwrap();
         let typed = Typed::try_parse_from(["explain", file, "--log-line", &line]).unwrap();
