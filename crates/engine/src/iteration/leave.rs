@@ -142,6 +142,10 @@ impl Iterations {
                     match self.next_event(&mut departure.answers, orders).await? {
                         Some(HandoverEvent::Answer(Some(BatchAnswer::Committed { refused }))) => {
                             worker.end_refused_flows(&flows, &refused);
+                            if departure.active_max.is_some() {
+                                // It may serve on, and so may who reads the recording.
+                                worker.forget_recorded_flows();
+                            }
                             break;
                         }
                         Some(HandoverEvent::Order(Order::Drain)) => {
