@@ -331,8 +331,8 @@ impl<R> MovedConnection<R> {
         }
     }
 
-    /// The version that the other process must read. Of a connection whose streams are all held it
-    /// is that of an exchange, though the message itself has [`VERSION_USUAL`]: they need no socket.
+    /// The version that the other process must read. Of a connection whose streams are all held
+    /// it is that of an exchange, though the message has [`VERSION_USUAL`]: they need no socket.
     /// `is_known`: a proxy knows its client.
     pub fn version(relay: &Relay, is_known: bool) -> u16 {
         match relay {

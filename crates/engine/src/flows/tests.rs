@@ -541,7 +541,7 @@ fn unanswered_flows_of_another_worker_go_first() {
     shed_in_the_crowded_worker(false);
 }
 
-/// They were answered before that worker ends one: the debt goes on to the worker with the newcomer.
+/// They were answered before that worker ends one: the worker with the newcomer gets the debt.
 #[test]
 fn a_debt_goes_on_to_the_worker_with_unanswered_flows() {
     shed_in_the_crowded_worker(true);
