@@ -271,6 +271,15 @@ impl<P> Flows<P> {
         }))
     }
 
+    /// Checks the bounds of a client's network and address, before others end for its flow.
+    ///
+    /// # Errors
+    /// Why it cannot begin.
+    pub fn check_new(&self, peer: &Peer) -> Result<(), Full> {
+        self.check_network(peer)?;
+        self.check_address(peer)
+    }
+
     pub(crate) fn check_network(&self, peer: &Peer) -> Result<(), Full> {
         if self.all_unanswered.is_full_of(peer.network()) { Err(Full::Network) } else { Ok(()) }
     }

@@ -67,8 +67,8 @@ impl From<postcard::Error> for FlowImportError {
     }
 }
 
-/// Flows of QUIC on their way to another process: one message. They wait for no answer, because the
-/// worker keeps them until the other process needs this one no more.
+/// Flows of QUIC on their way to another process: one message. The other process answers nothing.
+/// In an upgrade the worker keeps copies until that process needs this one no more.
 pub struct FlowBatch {
     /// The message.
     pub body: Vec<u8>,

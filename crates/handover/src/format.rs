@@ -331,7 +331,9 @@ impl<R> MovedConnection<R> {
         }
     }
 
-    /// The version of its message. `is_known`: a proxy knows its client.
+    /// The version that the other process must read. Of a connection whose streams are all held
+    /// it is that of an exchange, though the message has [`VERSION_USUAL`]: they need no socket.
+    /// `is_known`: a proxy knows its client.
     pub fn version(relay: &Relay, is_known: bool) -> u16 {
         match relay {
             _ if is_known => VERSION,

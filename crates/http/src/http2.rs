@@ -132,7 +132,8 @@ fn import(
 fn fail(mut client: ClientStream, served: ServedConnection) {
     tracing::error!("internal error: a parked HTTP/2 connection cannot be read");
     let unsent = client.unsent();
-    drop((client.handle.take_sockets(), client.handle.take_streams()));
+    let handle = &client.handle;
+    drop((handle.take_sockets(), handle.take_streams(), handle.take_holds()));
     park::close_with(&client.handle, &unsent);
     let http = served.http.clone();
     let reason = Reason::Internal("a parked HTTP/2 connection");

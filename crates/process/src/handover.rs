@@ -105,8 +105,8 @@ pub struct HandoverHello {
     /// Its process id, if it lingers: it reads DRAIN. Earlier programs do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lingers: Option<u32>,
-    /// It sends FLOWS and FLOWS_END to a process that reads their version. Earlier programs, and
-    /// recordings, do not.
+    /// It sends FLOWS and FLOWS_END to a process that reads their version. Earlier programs do not.
+    /// A recording may have them, and does not say so: its reader awaits them anyway.
     #[serde(default)]
     pub hands_flows: bool,
     /// The addresses of its upstreams' names: what it hands over counts at the name that has its

@@ -127,17 +127,25 @@ fn record(
     departures.iter_mut().for_each(|departure| departure.moves_flows = true);
     running.hand_over(departures);
     let end = Instant::now() + ACTIVE_MAX + LEAVE_TIMEOUT;
-    let mut full = None;
+    let (mut full, mut flows_without_room) = (None, 0);
     let Collected { kept, flows, stopped, .. } =
         collect((answers, leaving), end, |kept| match record_kept(&mut recorder, &kept) {
             Err(error) if error.kind() == ErrorKind::StorageFull => {
-                full.get_or_insert(error);
+                match kept {
+                    Kept::Flows(batch) => flows_without_room += batch.flows,
+                    // Its reader needs none.
+                    Kept::FlowsEnd => {}
+                    Kept::Connections(_) => full = full.take().or(Some(error)),
+                }
                 Ok(false)
             }
             sent => sent.map(|()| true),
         });
     if let Some(why) = full {
         tracing::error!("connections end: {why}");
+    }
+    if flows_without_room > 0 {
+        tracing::error!("{flows_without_room} flows of QUIC end: the recording is full");
     }
     if flows > 0 {
         tracing::info!("{flows} flows of QUIC leave");
@@ -230,11 +238,12 @@ impl Stored {
         let taken = thread::spawn(move || {
             let mut taken = Taken::default();
             let all = take(recording, (&workers, &listeners), &mut taken);
-            // Whatever has come of them: nobody else reads datagrams.
-            workers.process.inboxes.end_flows(MESSAGE_TIMEOUT);
             (taken, all)
         });
-        match taken.join() {
+        let taken = taken.join();
+        // Whatever has come of them, also after a panic: nobody else reads datagrams.
+        process.inboxes.end_flows(MESSAGE_TIMEOUT);
+        match taken {
             Ok((Taken { back, flows, .. }, Ok(all))) if back == all => {
                 let more = match flows {
                     0 => String::new(),

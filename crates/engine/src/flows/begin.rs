@@ -26,7 +26,9 @@ impl Worker {
         dcid: &[u8],
         (first, ecn): (&[u8], u8),
     ) {
-        let has_room = || self.make_flow_room() && self.make_room(peer.client().ip());
+        let may_begin = || self.flows.table.borrow().check_new(&peer).is_ok();
+        let has_room =
+            || may_begin() && self.make_flow_room() && self.make_room(peer.client().ip());
         if self.is_ending() || self.is_retired() || !has_room() {
             return self.counters.flows_not_begun.up();
         }

@@ -73,6 +73,7 @@ impl Handle {
         if let Some(forgotten) = forgotten {
             worker.flows.table.borrow_mut().remove(forgotten);
         }
+        worker.note_first_to_shed();
     }
 }
 

@@ -59,21 +59,33 @@ impl Worker {
     }
 
     /// Ends flows, because other workers have begun new ones beyond a limit. Those that have ended
-    /// meanwhile may have made the room.
+    /// meanwhile may have made the room. By now another worker may have a flow that ends before
+    /// those here: it gets the debt. While only too many are unanswered no answered flow ends: the
+    /// next new one pays.
     pub(super) fn shed_flows(self: &Rc<Self>, count: usize) {
         let Settings { connections_max, descriptors_max, .. } = self.settings.get();
         let process = &self.process;
-        let is_beyond = || {
+        let is_crowded = || {
             process.open.load(Relaxed) > connections_max
                 || process.descriptors.load(Relaxed) > descriptors_max
-                || process.unanswered.all() > UNANSWERED_MAX
         };
+        let is_beyond = || is_crowded() || process.unanswered.all() > UNANSWERED_MAX;
         for _ in 0..count {
             if !is_beyond() {
                 break;
             }
+            // Else the other one would give it back.
+            self.note_first_to_shed();
+            if process.inboxes.shed_elsewhere(self.index, self.first_to_shed()) {
+                continue;
+            }
             let next = self.flows.table.borrow().next_to_shed();
             let Some(next) = next else { break };
+            let is_answered = |flow: &mut QuicFlow<Passage>| flow.is_answered();
+            let is_answered = self.flows.table.borrow_mut().flow(next).is_some_and(is_answered);
+            if is_answered && !is_crowded() {
+                break;
+            }
             self.end_flow(next, Reason::Shed(Shed::New));
         }
         self.note_first_to_shed();

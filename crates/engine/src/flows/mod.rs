@@ -76,11 +76,15 @@ impl Worker {
     /// Reads the UDP sockets that are ready: upstreams before clients, so that each peer wakes
     /// once. Returns whether more may be there.
     pub(crate) fn read_datagrams(self: &Rc<Self>, events: &Events) -> bool {
-        let mut left = false;
+        let (mut left, mut has_read) = (false, false);
         for event in events.iter() {
             if let Token::Flow(key) = Token::decode(event.token) {
                 left |= survives(|| self.read_upstream(key));
+                has_read = true;
             }
+        }
+        if has_read {
+            self.note_first_to_shed();
         }
         for event in events.iter() {
             if let Token::Datagrams(index) = Token::decode(event.token) {

@@ -1,5 +1,6 @@
 //! Flows leave for another process, and come from one. A flow has no secret and no state that two
-//! processes could spoil, so the one that gives it keeps a copy until the other serves for good.
+//! processes could spoil, so the one that gives it keeps a copy until the other serves for good. Of
+//! one that is recorded for a restart it keeps none.
 
 use std::io;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use eyelet_flows::table::QuicFlow;
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::reason::{Reason, Shed};
 
-use crate::departure::BATCH_BYTES;
+use crate::departure::{BATCH_BYTES, BATCH_DESCRIPTORS_MAX};
 use crate::ready::Token;
 use crate::worker::flow_state::{DatagramSocket, Passage};
 use crate::worker::inbox::Placed;
@@ -20,8 +21,9 @@ use eyelet_handover::flows::{FlowBatch, FlowsRead, encode, flow_bytes};
 use eyelet_handover::own;
 use eyelet_handover::quic_move::{MovingGuard, MovingPassage, QuicMove};
 
-/// Flows that leave in one iteration: about a millisecond.
-pub(super) const FLOWS_AT_ONCE: usize = 256;
+/// Flows that leave in one iteration: about a millisecond. With an address each they fit one
+/// message.
+pub(super) const FLOWS_AT_ONCE: usize = BATCH_DESCRIPTORS_MAX;
 
 /// A flow that its worker does not serve.
 enum Unplaced {
@@ -170,6 +172,11 @@ impl Worker {
     pub(crate) fn end_given_flows(&self) {
         let given = self.take_given_flows();
         given.into_iter().for_each(|moving| self.end_moving(moving, Reason::Drained(None)));
+    }
+
+    /// Forgets the flows that were given so far: they are recorded, and nobody gives them back.
+    pub(crate) fn forget_recorded_flows(&self) {
+        self.flows.leaving.borrow_mut().take_all();
     }
 
     /// The other process serves for good: its flows are forgotten here.

@@ -8,19 +8,26 @@ use std::rc::Rc;
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
+use eyelet_flows::table::FLOWS_OF_ADDRESS_MAX;
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_relay::Relay;
 use eyelet_sys::socket::datagram;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
+use tokio::sync::{mpsc, watch};
 
+use crate::departure::{BatchAnswer, Departure, Leaving, departures};
 use crate::flows::moving::FLOWS_AT_ONCE;
+use crate::iteration::run;
 use crate::testing::stepper::{Stepper, check_worker};
 use crate::testing::{SETTINGS, plain_program, worker, worker_with};
 use crate::worker::flow_state::FlowPass;
 use crate::worker::inbox::{FlowNews, Placed};
-use crate::worker::{Handle, ListenerSocket, Process, Program, Settings, Task, Worker};
+use crate::worker::{
+    Handle, ListenerSocket, Order, Orders, Process, Program, Settings, Task, Worker, WorkerOrders,
+};
 use eyelet_handover::flows::FlowBatch;
 use eyelet_handover::flows::{FlowImportError, VERSION_FLOWS, decode, via};
 use eyelet_handover::guard::{DatagramGuard, GuardTurn};
@@ -30,6 +37,7 @@ use eyelet_handover::quic_move::{MovingGuard, QuicMove};
 struct Passing {
     server: SocketAddr,
     logged: RefCell<Vec<(u64, [u64; 2], String)>>,
+    departure: RefCell<Option<Departure>>,
 }
 
 struct Dropping(u8);
@@ -64,6 +72,10 @@ impl Program for Passing {
         };
         handle.pass_flow(flow, info, pass).unwrap();
         Box::pin(std::future::ready(()))
+    }
+
+    fn departure(&self) -> Option<Departure> {
+        self.departure.take()
     }
 
     fn import_guard(&self, bytes: &[u8]) -> Option<Box<dyn DatagramGuard>> {
@@ -107,7 +119,8 @@ impl Network {
 
     fn serve(&self, worker: &Rc<Worker>) -> (Stepper, Rc<Passing>) {
         let server = self.server.local_addr().unwrap();
-        let program = Rc::new(Passing { server, logged: RefCell::default() });
+        let program =
+            Rc::new(Passing { server, logged: RefCell::default(), departure: RefCell::default() });
         worker.serve(&program);
         worker.listen_datagrams(&[ListenerSocket::of_datagrams(0, self.listener.clone())]);
         (Stepper::new(worker.clone()), program)
@@ -247,7 +260,7 @@ fn flows_pass_in_the_next_process() {
     after.iterate();
     assert_eq!(program.logged.borrow().len(), 0, "it reads nothing before the flows have come");
     assert_eq!(arrive(&new, copies(&batches)), [Placed { served: 2, ended: 0 }]);
-    new.process.inboxes.end_flows(std::time::Duration::ZERO);
+    new.process.inboxes.end_flows(Duration::ZERO);
     assert_eq!(new.process.open.load(Relaxed), 2);
     after.iterate();
     assert_eq!(network.heard().unwrap().1, edge_one, "by the same socket");
@@ -439,10 +452,102 @@ fn flows_leave_some_at_a_time_and_count() {
     end(stepper, old);
 }
 
+/// The next process dies while flows leave and this one was told to end: it does.
+#[test]
+fn a_worker_that_is_to_drain_ends_if_the_next_process_dies_while_flows_leave() {
+    let drain = |order: &watch::Sender<Orders>, _: &mpsc::Sender<BatchAnswer>| {
+        order.send_modify(|orders| orders.add(Order::Drain));
+    };
+    let (has_ended, _, lines) = left_alone(None, drain);
+    assert_eq!((has_ended, lines), (true, 1));
+}
+
+/// It serves flows again that an upgrade has given. It has none of those that were recorded: who
+/// reads the recording serves them.
+#[test]
+fn recorded_flows_do_not_come_back() {
+    for (active_max, open) in [(None, 1), (Some(Duration::from_secs(20)), 0)] {
+        let commit = |_: &watch::Sender<Orders>, answers: &mpsc::Sender<BatchAnswer>| {
+            answers.try_send(BatchAnswer::Committed { refused: Vec::new() }).unwrap();
+        };
+        let (_, open_again, lines) = left_alone(active_max, commit);
+        assert_eq!((open_again, lines), (open, 0), "{active_max:?}");
+    }
+}
+
+/// A worker leaves with one flow. The other process does this when it hears of it, and then dies.
+/// Returns whether the worker has ended, its flows, and the lines of others.
+fn left_alone(
+    active_max: Option<Duration>,
+    heard: impl FnOnce(&watch::Sender<Orders>, &mpsc::Sender<BatchAnswer>),
+) -> (bool, usize, usize) {
+    let Scene { network, worker: old, stepper, program, client: _client, .. } = Scene::new();
+    drop(stepper);
+    let kept: Arc<[_]> = Arc::new([network.listener.clone()]);
+    let (mut departures, mut answers, leaving) = departures(1, &kept, 100, active_max);
+    departures[0].moves_flows = true;
+    *program.departure.borrow_mut() = departures.pop();
+    let (order, orders) = watch::channel(Orders::default());
+    let add = |added| order.send_modify(|orders| orders.add(added));
+    add(Order::Serve);
+    add(Order::HandOver);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let orders = WorkerOrders::new(orders);
+        let running = tokio::task::spawn_local(run(old.clone(), Vec::new(), orders));
+        let go_on = async |most: Duration, is_enough: &dyn Fn() -> bool| {
+            let end = Instant::now() + most;
+            while !is_enough() && Instant::now() < end {
+                tokio::task::yield_now().await;
+            }
+        };
+        go_on(Duration::from_secs(20), &|| matches!(leaving.try_recv(), Ok(Leaving::Flows { .. })))
+            .await;
+        heard(&order, &answers[0]);
+        // The worker notes it.
+        go_on(Duration::from_millis(200), &|| false).await;
+        answers.clear();
+        go_on(Duration::from_secs(1), &|| running.is_finished()).await;
+        let open = old.flows.table.borrow().open();
+        let seen = (running.is_finished(), open, program.logged.borrow().len());
+        add(Order::Drain);
+        running.await.unwrap().unwrap();
+        seen
+    })
+}
+
+/// The bound of an address is checked before a flow of somebody else ends.
+#[test]
+fn nobody_ends_for_a_client_at_its_own_bound() {
+    const FLOWS: usize = FLOWS_OF_ADDRESS_MAX;
+    let settings = Settings { connections_max: FLOWS + 1, ..SETTINGS };
+    let (network, worker) = (Network::new(), worker_with(settings, 64 << 20));
+    let (mut stepper, program) = network.serve(&worker);
+    let _other = network.begin(&mut stepper, 1);
+    let client = network.client();
+    for first_id in 0..=FLOWS as u64 {
+        client.send(&long(0, &first_id.to_be_bytes(), b"client", 1200, 1)).unwrap();
+        stepper.iterate();
+    }
+    assert_eq!(worker.counters.flows_not_begun.value(), 1);
+    assert_eq!((worker.flows.table.borrow().open(), program.logged.borrow().len()), (FLOWS + 1, 0));
+    end(stepper, worker);
+}
+
 /// Connections are at their limit. Those that no server has answered go first, whichever worker has
 /// them: the only flow of the other worker goes on.
 #[test]
 fn unanswered_flows_of_another_worker_go_first() {
+    shed_in_the_crowded_worker(false);
+}
+
+/// They were answered before that worker ends one: the worker with the newcomer gets the debt.
+#[test]
+fn a_debt_goes_on_to_the_worker_with_unanswered_flows() {
+    shed_in_the_crowded_worker(true);
+}
+
+fn shed_in_the_crowded_worker(are_answered: bool) {
     let process = Arc::new(Process::new(Arc::new(Budget::new(64 << 20, 0))));
     let settings = Settings { connections_max: 4, ..SETTINGS };
     let of = |index| {
@@ -469,10 +574,17 @@ fn unanswered_flows_of_another_worker_go_first() {
     let _newcomer = begin(&calm, &mut few);
     assert!(calm.0.heard().is_some(), "it passes at once");
     assert!(calm_lines.logged.borrow().is_empty());
+    while let Some((_, edge)) = crowded.0.heard().filter(|_| are_answered) {
+        crowded.0.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
+        many.iterate();
+    }
     let owed = inboxes.remove(0).shedding.take_owed();
     crowded.1.shed_flows(owed);
-    let reasons: Vec<_> = lines.logged.take().into_iter().map(|(.., reason)| reason).collect();
-    assert_eq!(reasons.len(), 1, "{reasons:?}");
+    assert_eq!(lines.logged.take().len(), usize::from(!are_answered));
+    let owed_next = inboxes.remove(0).shedding.take_owed();
+    assert_eq!((owed, owed_next), (1, usize::from(are_answered)));
+    calm.1.shed_flows(owed_next);
+    assert_eq!(calm_lines.logged.take().len(), owed_next);
     assert_eq!(process.open.load(Relaxed), 4);
     for (stepper, (_, worker)) in [(many, crowded), (few, calm)] {
         drop(stepper);

@@ -41,7 +41,7 @@ impl Iterations {
         let drain_timeout = worker.settings.get().drain_timeout;
         // Until the order to let go, this worker may have to accept again.
         let mut sockets = Some(self.leave_listeners(&departure, now));
-        let mut early = self.leave_flows(&mut departure, orders).await?;
+        let (mut must_drain, mut early) = self.leave_flows(&mut departure, orders).await?;
         let Departure { kept, batches, descriptors_max, reads_below, .. } = departure;
         let Departure { mut answers, active_max, .. } = departure;
         let end = active_max.map(|active_max| now + drain_timeout.min(active_max));
@@ -49,7 +49,7 @@ impl Iterations {
         worker.moving.is_leaving.set(true);
         worker.moving.reads_below.set(reads_below);
         let mut search = Search::new(&worker, batches, descriptors_max);
-        let (mut waiting, mut must_drain) = (Vec::new(), false);
+        let mut waiting = Vec::new();
         loop {
             if waiting.is_empty() && !must_drain {
                 waiting = search.next(&worker);
@@ -67,7 +67,7 @@ impl Iterations {
                     cut_all(&worker).await;
                     must_drain = true;
                 }
-                if must_drain {
+                if must_drain && early.is_none() {
                     search.leave();
                     return Ok(false);
                 }
@@ -120,14 +120,14 @@ impl Iterations {
     }
 
     /// Gives flows of QUIC to the other process, or ends them, some at a time: the others go on
-    /// between. Returns what has come that was no answer to them.
+    /// between. Returns whether an order to drain has come, and an answer that was not one to them.
     async fn leave_flows(
         &mut self,
         departure: &mut Departure,
         orders: &mut WorkerOrders,
-    ) -> io::Result<Option<HandoverEvent>> {
+    ) -> io::Result<(bool, Option<HandoverEvent>)> {
         let worker = self.worker.clone();
-        let mut early = None;
+        let mut must_drain = false;
         loop {
             let (batches, are_last) = worker.leave_some_flows(departure.descriptors_max);
             if !departure.moves_flows {
@@ -142,19 +142,23 @@ impl Iterations {
                     match self.next_event(&mut departure.answers, orders).await? {
                         Some(HandoverEvent::Answer(Some(BatchAnswer::Committed { refused }))) => {
                             worker.end_refused_flows(&flows, &refused);
+                            if departure.active_max.is_some() {
+                                // It may serve on, and so may who reads the recording.
+                                worker.forget_recorded_flows();
+                            }
                             break;
                         }
                         Some(HandoverEvent::Order(Order::Drain)) => {
-                            early = Some(HandoverEvent::Order(Order::Drain));
+                            must_drain = true;
                         }
                         // An order to reload is obeyed once this has settled.
                         None | Some(HandoverEvent::Order(_)) => {}
-                        answer => return Ok(answer),
+                        answer => return Ok((must_drain, answer)),
                     }
                 }
             }
             if are_last {
-                return Ok(early);
+                return Ok((must_drain, None));
             }
         }
     }

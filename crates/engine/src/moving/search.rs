@@ -27,7 +27,7 @@ pub struct Search {
     looked: u32,
     /// The slots whose connections were told to rest. `None`: all were.
     roused: Option<u32>,
-    /// The time at which the first of them were told so.
+    /// The time at which the last of them were told so, or at which the search began.
     roused_at: Instant,
     state: Searching,
 }
@@ -89,7 +89,7 @@ impl Search {
         }
         let since = self.roused_at.elapsed();
         if since >= ROUSED_AGAIN {
-            (self.roused, self.roused_at) = (Some(0), Instant::now());
+            self.roused = Some(0);
         } else if since >= AWAITED {
             worker.moving.is_awaited.set(false);
         }
@@ -111,6 +111,8 @@ impl Search {
         if self.roused.is_none() {
             // Some could not rest when it was their turn.
             batch::wake_active(worker);
+            // The last ones have as long as the first ones.
+            self.roused_at = Instant::now();
         }
         self.roused.is_some()
     }
@@ -278,9 +280,13 @@ mod tests {
         search.roused_at -= ROUSED_AGAIN;
         search.rouse_again(&worker);
         assert!(search.is_rousing());
+        worker.moving.is_awaited.set(true);
+        // To tell all of them may take long.
+        search.roused_at -= AWAITED;
         while search.rouse(&worker) {}
         search.rouse_again(&worker);
-        assert!(!search.is_rousing(), "their time has just begun");
+        assert!(!search.is_rousing());
+        assert!(worker.moving.is_awaited.get(), "the time of the last ones has just begun");
     }
 
     /// Refused connections fill what is remembered of them. Active ones are told to rest still.
