@@ -17,12 +17,12 @@ use super::resting_stream::RestingStream;
 use super::state::Left;
 use super::streams::{LentBody, Streams};
 use crate::clock::{self, ms, now_ms};
-use crate::connection::resting::RestingState;
-use crate::connection::resting::hold::RestingHold;
 use eyelet_http1::body::Piece;
 use eyelet_http1::fault::RequestFault;
 use eyelet_http1::head::{Length, has_no_body};
 use eyelet_memory::budget::STREAM_QUEUE_BYTES;
+use eyelet_resting::RestingState;
+use eyelet_resting::hold::RestingHold;
 use eyelet_telemetry::reason::{Peer, Reason};
 use eyelet_upstream::plain::Plain;
 

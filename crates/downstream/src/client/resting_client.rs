@@ -3,7 +3,7 @@
 
 use eyelet_http1::body::{Decoder, DecoderPlace, Encoder};
 
-use crate::connection::resting::{PlaceV1, append};
+use eyelet_resting::{PlaceV1, append};
 
 /// Bits of the first byte. The values of the last one follow it.
 const CHUNKED: u8 = 1;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::clock::{self, ms};
-use crate::connection::resting::link::NAME_BYTES_MAX;
+use eyelet_resting::link::NAME_BYTES_MAX;
 
 /// The exchange of a stream that rests.
 pub struct RestingStream {

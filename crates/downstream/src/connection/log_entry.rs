@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::resting::RestingFacts;
 use super::served_connection::record::Record;
 use super::served_connection::{DROPPED, ServedConnection};
 use super::worker::Http;
+use eyelet_resting::RestingFacts;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::request::Coded;
 use serving_stream::ServingStream;

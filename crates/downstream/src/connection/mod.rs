@@ -10,8 +10,6 @@ pub mod originate;
 pub mod page;
 pub mod reason;
 pub mod refusal;
-pub mod resting;
-mod resting_tls;
 pub mod route;
 pub mod served_connection;
 mod trace;

@@ -9,6 +9,7 @@
 
 use bytes::Bytes;
 use eyelet_config::{Originate, is_loopback_host};
+use eyelet_resting::origin::RestingOrigin;
 use eyelet_telemetry::reason::Reason;
 use http::header::{
     CONTENT_LOCATION, HeaderMap, HeaderName, HeaderValue, LOCATION, ORIGIN, REFERER,
@@ -95,31 +96,12 @@ fn is_of_other_site(originate: &Originate, headers: &HeaderMap) -> bool {
         || headers.get_all(ORIGIN).iter().any(is_foreign)
 }
 
-/// The authorities of a translation whose request rests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RestingOrigin {
-    /// That of the request.
-    pub client: Box<str>,
-    /// That of the upstream.
-    pub upstream: Box<str>,
-}
-
-/// Most bytes of such an authority: a name, a port and the colon between them.
-pub const RESTING_ORIGIN_BYTES_MAX: usize = 253 + 6;
-
-impl RestingOrigin {
-    /// The translation of the response.
-    pub fn translation(&self) -> Translation<'_> {
-        Translation::between(&self.client, &self.upstream)
-    }
-
-    /// True if an authority is short enough to rest.
-    pub fn takes(authority: &str) -> bool {
-        authority.len() <= RESTING_ORIGIN_BYTES_MAX
-    }
-}
-
 impl<'a> Translation<'a> {
+    /// The translation of the response to a request that rested.
+    pub fn of_rested(origin: &'a RestingOrigin) -> Self {
+        Self::between(&origin.client, &origin.upstream)
+    }
+
     fn between(client: &'a str, upstream: &'a str) -> Self {
         Self {
             client: Origin { scheme: "http://", authority: client, port: ":80" },

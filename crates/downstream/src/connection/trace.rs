@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use eyelet_resting::trace::{MICROS_MAX, RestingAsked, RestingSpans, RestingTrace, VERSIONS};
 use eyelet_telemetry::info::{ConnectionInfo, End};
 use eyelet_telemetry::request::TraceIds;
 use eyelet_trace::span::{
@@ -13,7 +14,6 @@ use eyelet_wire::traceparent::{SpanId, TraceParent};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Version, request};
-use serde::{Deserialize, Serialize};
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
@@ -37,81 +37,26 @@ struct Recorded {
     asked: Option<Asked>,
 }
 
-/// The versions of HTTP by their places in the form of a trace, which never change.
-const VERSIONS: [&str; 3] = ["1.0", "1.1", "2"];
-/// Most microseconds since 1970, and of a duration: collectors count nanoseconds in 64 bits.
-const MICROS_MAX: u64 = 1 << 53;
-
-/// The trace of an exchange at rest, in version 1 of its form. Its types never change. Method and
-/// path are those of the exchange.
-#[derive(Debug, Deserialize, PartialEq, Serialize)]
-pub struct RestingTrace {
-    trace_id: [u8; 16],
-    span_id: [u8; 8],
-    is_sampled: bool,
-    parent: Option<[u8; 8]>,
-    recorded: Option<RestingSpans>,
-}
-
-/// [`Recorded`].
-#[derive(Debug, Deserialize, PartialEq, Serialize)]
-struct RestingSpans {
-    began_unix_us: u64,
-    host: Option<Box<str>>,
-    version: u8,
-    asked: Option<RestingAsked>,
-}
-
-/// [`Asked`].
-#[derive(Debug, Deserialize, PartialEq, Serialize)]
-struct RestingAsked {
-    span_id: [u8; 8],
-    after_us: u64,
-    answered: Option<(u64, u16)>,
-    times: u32,
-}
-
-impl RestingTrace {
-    /// True if an exchange can have it.
-    pub fn is_possible(&self) -> bool {
-        let is_id = self.trace_id != [0; 16] && self.span_id != [0; 8];
-        is_id && self.recorded.as_ref().is_none_or(RestingSpans::is_possible)
-    }
-}
-
-impl RestingSpans {
-    fn is_possible(&self) -> bool {
-        let is_time = |us: u64| us <= MICROS_MAX;
-        let asked = self.asked.as_ref();
-        is_time(self.began_unix_us)
-            && usize::from(self.version) < VERSIONS.len()
-            && self.host.as_ref().is_none_or(|host| host.len() <= HOST_BYTES_MAX)
-            && asked.is_none_or(|asked| {
-                is_time(asked.after_us) && asked.answered.is_none_or(|(us, _)| is_time(us))
-            })
-    }
-
-    /// The facts of the exchange, which has this method and path.
-    fn recorded(self, method: Option<&Method>, path: Option<&PathAndQuery>) -> Recorded {
-        let Self { began_unix_us, host, version, asked } = self;
-        let began = SystemTime::UNIX_EPOCH + Duration::from_micros(began_unix_us);
-        // Another process has another clock, so the system's counts until now.
-        let elapsed = began.elapsed().unwrap_or_default();
-        let method = method.map_or("", Method::as_str);
-        Recorded {
-            began,
-            clock: Instant::now().checked_sub(elapsed).unwrap_or_else(Instant::now),
-            method: cut(method, METHOD_BYTES_MAX).into(),
-            path: cut(path.map_or("", PathAndQuery::path), PATH_BYTES_MAX).into(),
-            host,
-            version: VERSIONS.get(usize::from(version)).copied().unwrap_or_default(),
-            asked: asked.map(|asked| Asked {
-                span_id: asked.span_id,
-                after: Duration::from_micros(asked.after_us),
-                answered: asked.answered.map(|(us, code)| (Duration::from_micros(us), code)),
-                times: asked.times,
-            }),
-        }
+/// The facts of the exchange, which has this method and path.
+fn recorded(spans: RestingSpans, method: Option<&Method>, path: Option<&PathAndQuery>) -> Recorded {
+    let RestingSpans { began_unix_us, host, version, asked } = self;
+    let began = SystemTime::UNIX_EPOCH + Duration::from_micros(began_unix_us);
+    // Another process has another clock, so the system's counts until now.
+    let elapsed = began.elapsed().unwrap_or_default();
+    let method = method.map_or("", Method::as_str);
+    Recorded {
+        began,
+        clock: Instant::now().checked_sub(elapsed).unwrap_or_else(Instant::now),
+        method: cut(method, METHOD_BYTES_MAX).into(),
+        path: cut(path.map_or("", PathAndQuery::path), PATH_BYTES_MAX).into(),
+        host,
+        version: VERSIONS.get(usize::from(version)).copied().unwrap_or_default(),
+        asked: asked.map(|asked| Asked {
+            span_id: asked.span_id,
+            after: Duration::from_micros(asked.after_us),
+            answered: asked.answered.map(|(us, code)| (Duration::from_micros(us), code)),
+            times: asked.times,
+        }),
     }
 }
 
@@ -166,7 +111,7 @@ impl ExchangeTrace {
     ) -> Self {
         let RestingTrace { trace_id, span_id, is_sampled, parent, recorded } = resting;
         let own = TraceParent { trace_id, span_id, is_sampled };
-        let recorded = recorded.map(|recorded| recorded.recorded(method, path));
+        let recorded = recorded.map(|recorded| self::recorded(recorded, method, path));
         Self { tracer: tracer.cloned(), place: TracePlace { own, parent }, recorded }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use eyelet_downstream::connection::resting::timeout::RestTimeout;
+use eyelet_resting::timeout::RestTimeout;
 use eyelet_upstream::Upstream;
 
 use super::find::FoundUpstream;

@@ -25,17 +25,17 @@ use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::intermediary::Intermediary;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
-use eyelet_downstream::connection::originate::{RestingOrigin, Translation};
-use eyelet_downstream::connection::resting::timeout::RestTimeout;
-use eyelet_downstream::connection::resting::{
-    KeptConnection, REPEAT_BYTES_MAX, RestingExchange, RestingState, RestingWait,
-};
+use eyelet_downstream::connection::originate::Translation;
 use eyelet_downstream::connection::route::Route;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::by_request::{RequestRuling, RequestTraits};
 use eyelet_engine::worker::WaitError;
 use eyelet_http1::head::{Request, Scanner, take_request};
 use eyelet_recoding::{RequestCodings, RestingCodings};
+use eyelet_resting::timeout::RestTimeout;
+use eyelet_resting::{
+    KeptConnection, REPEAT_BYTES_MAX, RestingExchange, RestingState, RestingWait,
+};
 use eyelet_telemetry::reason::Reason;
 use eyelet_upstream::http1::{Http1Connection, RestingConnection};
 use eyelet_upstream::request::{BodyCodings, HeadAsked, NoAnswer, UpstreamRequest};
@@ -138,7 +138,7 @@ impl<'a> Exchange<'a, '_> {
                 let asked = Passing { found, upload, download, is_coded: false };
                 let resting = RestingRequest { asked, since, repeat };
                 let (wanted, is_last_try) = (&self.codings(codings, method), true);
-                let translation = origin.as_ref().map(RestingOrigin::translation);
+                let translation = origin.as_ref().map(Translation::of_rested);
                 let origin = translation.as_ref();
                 let terms = ResponseTerms { wanted, origin, switch: None, is_last_try };
                 self.go_on_before_head(resting, method, &terms).await

@@ -9,10 +9,8 @@ use super::transfer::{Download, resumed_websocket};
 use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::resting_stream::{RestingStream, StreamUpstream};
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
-use eyelet_downstream::connection::resting::{
-    KeptConnection, RestingExchange, RestingFacts, RestingState,
-};
 use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_resting::{KeptConnection, RestingExchange, RestingFacts, RestingState};
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_upstream::RestingUpstream;

@@ -14,9 +14,6 @@ use http::HeaderValue;
 use eyelet_downstream::client::io::{ClientLost, ClientStream, send_all};
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::serving_stream::ServingStream;
-use eyelet_downstream::connection::resting::{
-    KeptConnection, RestingExchange, RestingFacts, RestingState,
-};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::worker::WaitError;
@@ -24,6 +21,7 @@ use eyelet_http1::boundary::Boundary;
 use eyelet_http1::write_queue::WriteQueue;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_relay::{Relay, WebSocketFrames};
+use eyelet_resting::{KeptConnection, RestingExchange, RestingFacts, RestingState};
 use eyelet_telemetry::info::End;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{Limit, Reason};

@@ -22,9 +22,9 @@ use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::date::stamp;
-use eyelet_downstream::connection::resting::timeout::RestTimeout;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_http1::fault::{RequestFault, ResponseFault};
+use eyelet_resting::timeout::RestTimeout;
 use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_upstream::Upstream;
 

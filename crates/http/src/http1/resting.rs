@@ -12,14 +12,12 @@ use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
-use eyelet_downstream::connection::resting::kind::{kind_of, listed};
-use eyelet_downstream::connection::resting::timeout::RestTimeout;
-use eyelet_downstream::connection::resting::{
-    self, KeptConnection, RestingExchange, RestingState, end,
-};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::worker::Settings;
+use eyelet_resting::kind::{kind_of, listed};
+use eyelet_resting::timeout::RestTimeout;
+use eyelet_resting::{self, KeptConnection, RestingExchange, RestingState, end};
 use eyelet_telemetry::listing::ListedRequest;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::Reason;

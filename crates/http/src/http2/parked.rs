@@ -9,12 +9,12 @@ use eyelet_memory::packed::{PackedBytes, SharedPieces};
 
 use eyelet_downstream::client::resting_stream::StreamFormV1;
 use eyelet_downstream::clock::now_ms;
-use eyelet_downstream::connection::resting::end::{last_for_upstream, takes_close_frame};
-use eyelet_downstream::connection::resting::kind::{kind_of, listed};
-use eyelet_downstream::connection::resting::timeout::RestTimeout;
-use eyelet_downstream::connection::resting::{self, RestingExchange};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Settings;
+use eyelet_resting::end::{last_for_upstream, takes_close_frame};
+use eyelet_resting::kind::{kind_of, listed};
+use eyelet_resting::timeout::RestTimeout;
+use eyelet_resting::{self, RestingExchange};
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
 use eyelet_telemetry::listing::{ListedRequest, REQUESTS_SHOWN_MAX};
 use eyelet_telemetry::reason::Reason;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use eyelet_downstream::client::resting_stream::{RestingStream, StreamUpstream};
 use eyelet_downstream::clock;
-use eyelet_downstream::connection::resting::RestingExchange;
-use eyelet_downstream::connection::resting::timeout::RestTimeout;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Handle;
+use eyelet_resting::RestingExchange;
+use eyelet_resting::timeout::RestTimeout;
 use eyelet_telemetry::upstream::{CountedAt, OpenExchange};
 
 use super::parked::read_forms;

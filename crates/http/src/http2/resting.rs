@@ -11,11 +11,11 @@ use std::time::Duration;
 use eyelet_downstream::client::head::AskedRequest;
 use eyelet_downstream::client::http2::{Http2Stream, WaitBegun};
 use eyelet_downstream::client::resting_stream::{RestingStream, StreamFormV1, StreamUpstream};
-use eyelet_downstream::connection::resting::{RestingExchange, RestingState};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::park;
 use eyelet_engine::table::Phase;
 use eyelet_memory::budget::{Counted, STREAM_BYTES};
+use eyelet_resting::{RestingExchange, RestingState};
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::CountedAt;
 

@@ -14,10 +14,10 @@ use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::reason::request_reason;
-use eyelet_downstream::connection::resting::RestingState;
-use eyelet_downstream::connection::resting::timeout::RestTimeout;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::record::Record;
+use eyelet_resting::RestingState;
+use eyelet_resting::timeout::RestTimeout;
 
 /// The time for which the rest of a request's body is discarded after the answer, and the one for
 /// which no byte of it may come. On a slow line a client needs that long to notice the answer. The

@@ -14,7 +14,7 @@ use eyelet_multiplex::StreamRole;
 use super::{State, Streams};
 use crate::client::resting_stream::{RestingStream, StreamUpstream};
 use crate::client::state::{Left, StreamRest, StreamState};
-use crate::connection::resting::kind::has_upstream_ended;
+use eyelet_resting::kind::has_upstream_ended;
 
 impl Streams {
     // The tasks of streams.

@@ -12,9 +12,9 @@ use super::held_request::HeldRuling;
 use super::refused_request::RefusedRequest;
 use super::{ClientInfo, ServedConnection};
 use crate::connection::intermediary::outcome_of;
-use crate::connection::resting::ruling::Shadows;
 use crate::connection::route::Route;
 use crate::connection::worker::Http;
+use eyelet_resting::ruling::Shadows;
 
 /// Facts about a request beside its head.
 #[derive(Clone, Copy)]

@@ -16,9 +16,10 @@ use http::{Method, StatusCode, request};
 use super::{ServedConnection, end_of_failure};
 use crate::clock;
 use crate::connection::intermediary::Intermediary;
-use crate::connection::resting::RestingFacts;
-use crate::connection::resting::ruling::{RestingRuling, Shadows};
-use crate::connection::trace::{EndedExchange, ExchangeTrace, RestingTrace};
+use crate::connection::trace::{EndedExchange, ExchangeTrace};
+use eyelet_resting::RestingFacts;
+use eyelet_resting::ruling::{RestingRuling, Shadows};
+use eyelet_resting::trace::RestingTrace;
 
 /// Paths are cut in the log, so that people can read the lines.
 const PATH_CHARS_MAX: usize = 2048;

@@ -4,14 +4,14 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use eyelet_downstream::connection::resting::link::{pack, unpack};
-use eyelet_downstream::connection::resting::{KeptConnection, RestingExchange, RestingState};
 use eyelet_engine::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
 use eyelet_engine::table::KeptStreams;
 use eyelet_engine::worker::{Handle, ParkedWaker, Worker};
 use eyelet_h2::OpenStream;
 use eyelet_memory::budget::Budget;
 use eyelet_memory::slab::Key;
+use eyelet_resting::link::{pack, unpack};
+use eyelet_resting::{KeptConnection, RestingExchange, RestingState};
 use eyelet_sys::memory::blocks::{LongBox, LongLived, LongVec, long_any};
 use eyelet_sys::memory::long_rc::LongRc;
 use eyelet_upstream::http2::{DetachedStream, Http2Connection, Http2Exchange};
@@ -173,9 +173,9 @@ fn attach_link(worker: &Rc<Worker>, link: DetachedLink) -> Option<LongRc<Http2Co
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use eyelet_downstream::connection::resting::{RestingFacts, RestingUpload, RestingWait};
     use eyelet_h2::hpack::HeaderField;
     use eyelet_h2::{H2Connection, H2Limits, H2Received, RequestKind};
+    use eyelet_resting::{RestingFacts, RestingUpload, RestingWait};
     use eyelet_upstream::http2::DetachedConnection;
     use http::Method;
     use zeroize::Zeroizing;

@@ -14,10 +14,6 @@ use eyelet_downstream::client::resting_stream::{RestingStream, StreamUpstream};
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
-use eyelet_downstream::connection::resting::hold::{RestingHold, body_bytes_max};
-use eyelet_downstream::connection::resting::{
-    KeptConnection, RestingExchange, RestingFacts, RestingState,
-};
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::given_verdict::GivenVerdict;
 use eyelet_downstream::connection::served_connection::record::Record;
@@ -25,6 +21,8 @@ use eyelet_engine::worker::WaitError;
 use eyelet_hold::{HoldDecision, HoldKey, HoldPlace};
 use eyelet_http1::head::Length;
 use eyelet_http1::head_bytes::request_bytes;
+use eyelet_resting::hold::{RestingHold, body_bytes_max};
+use eyelet_resting::{KeptConnection, RestingExchange, RestingFacts, RestingState};
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{HeldEnd, Reason, Shed};
 use http::request;

@@ -4,13 +4,13 @@ use super::{Download, Upload};
 use bytes::BytesMut;
 use eyelet_compress::WhyNot;
 use eyelet_downstream::connection::log_entry::Written;
-use eyelet_downstream::connection::resting::timeout::RestTimeout;
-use eyelet_downstream::connection::resting::{
-    EndedSide, RECEIVED_BYTES_MAX, RestingDownload, RestingUpload, RestingWebSocket,
-};
 use eyelet_http1::body::{Decoder, Encoder};
 use eyelet_http1::boundary::Boundary;
 use eyelet_http1::head::Length;
+use eyelet_resting::timeout::RestTimeout;
+use eyelet_resting::{
+    EndedSide, RECEIVED_BYTES_MAX, RestingDownload, RestingUpload, RestingWebSocket,
+};
 
 impl<'a> Upload<'a> {
     /// The upload of a request whose exchange rested. Its head is written.

@@ -67,7 +67,7 @@ mod tests {
     use eyelet_wire::websocket::FrameReader;
 
     use super::*;
-    use crate::connection::resting::RestingFacts;
+    use crate::RestingFacts;
 
     /// The form of a WebSocket. `begun` are the first bytes of each side's frames.
     fn form(begun: [&[u8]; 2], tls: Option<RestingTls>, ended: Option<EndedSide>) -> Vec<u8> {

@@ -6,7 +6,7 @@ use eyelet_upstream::http2::DetachedConnection;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::connection::resting_tls::{TlsV1, no_export};
+use crate::tls::{TlsV1, no_export};
 
 /// The version of the form. It stands in the first byte.
 const VERSION: u8 = 1;

@@ -35,7 +35,7 @@ pub struct RestingHold {
 
 /// The form. Its types never change.
 #[derive(Deserialize, Serialize)]
-pub(crate) struct HoldV1<'a> {
+pub struct HoldV1<'a> {
     rule: &'a str,
     name: &'a str,
     port: u16,
@@ -98,7 +98,8 @@ impl RestingHold {
         (parts, length)
     }
 
-    pub(crate) fn export(&self) -> HoldV1<'_> {
+    /// Its form.
+    pub fn export(&self) -> HoldV1<'_> {
         let fields = self.headers.iter();
         HoldV1 {
             rule: &self.key.rule,
@@ -120,17 +121,17 @@ impl RestingHold {
 
 impl HoldV1<'_> {
     /// The time that it may wait in all.
-    pub(crate) fn wait(&self) -> Duration {
+    pub fn wait(&self) -> Duration {
         Duration::from_millis(self.wait_ms.into())
     }
 
     /// The path and the query.
-    pub(crate) fn target(&self) -> &str {
+    pub fn target(&self) -> &str {
         self.target
     }
 
     /// The held request. `None`: none rests so.
-    pub(crate) fn hold(self) -> Option<RestingHold> {
+    pub fn hold(self) -> Option<RestingHold> {
         let method = Method::from_bytes(self.method.as_bytes()).ok()?;
         let uri = Uri::builder().scheme(Scheme::HTTPS).authority(self.authority);
         let uri = uri.path_and_query(self.target).build().ok()?;

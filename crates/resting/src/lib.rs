@@ -18,16 +18,19 @@ use http::uri::{Authority, PathAndQuery};
 use serde::{Deserialize, Serialize};
 
 use self::hold::{HoldV1, RestingHold};
+use self::origin::RestingOrigin;
 use self::ruling::{RestingRuling, RulingV1};
-use super::originate::RestingOrigin;
-use super::resting_tls::{AgreedV1, TlsV1, no_export};
-use super::trace::RestingTrace;
+use self::tls::{AgreedV1, TlsV1, no_export};
+use self::trace::RestingTrace;
 
 pub mod hold;
 pub mod kind;
 pub mod link;
+pub mod origin;
 pub mod ruling;
 pub mod timeout;
+pub mod tls;
+pub mod trace;
 
 /// The version of the form. It stands in the first byte, with bits that say what is behind.
 const VERSION: u8 = 1;
@@ -312,12 +315,18 @@ enum UploadV1 {
 
 /// [`DecoderPlace`].
 #[derive(Clone, Copy, Deserialize, Serialize)]
-pub(crate) enum PlaceV1 {
+pub enum PlaceV1 {
+    /// So many bytes are left.
     Left(u64),
+    /// Its end is that of the connection.
     UntilClose,
+    /// Before the size of a chunk.
     Size,
+    /// In a chunk, of which so many bytes are left.
     Chunk(u64),
+    /// Before the line end behind a chunk.
     ChunkEnd,
+    /// In the trailers.
     Trailers,
 }
 
@@ -419,7 +428,7 @@ impl RestingExchange {
 }
 
 /// Appends the form of a value.
-pub(crate) fn append(value: &impl Serialize, out: &mut Vec<u8>) {
+pub fn append(value: &impl Serialize, out: &mut Vec<u8>) {
     // The values are plain, so neither step can fail. An empty form would not be read.
     let (at, len) = (out.len(), postcard::experimental::serialized_size(value).unwrap_or(0));
     out.resize(at + len, 0);

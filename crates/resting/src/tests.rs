@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use std::time::Duration;
 
-use super::super::originate::RESTING_ORIGIN_BYTES_MAX;
 use super::kind::kind_of;
+use super::origin::RESTING_ORIGIN_BYTES_MAX;
 use super::timeout::RestTimeout;
 use super::*;
 use eyelet_hold::{HoldKey, RequestKey};
