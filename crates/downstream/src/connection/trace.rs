@@ -39,7 +39,7 @@ struct Recorded {
 
 /// The facts of the exchange, which has this method and path.
 fn recorded(spans: RestingSpans, method: Option<&Method>, path: Option<&PathAndQuery>) -> Recorded {
-    let RestingSpans { began_unix_us, host, version, asked } = self;
+    let RestingSpans { began_unix_us, host, version, asked } = spans;
     let began = SystemTime::UNIX_EPOCH + Duration::from_micros(began_unix_us);
     // Another process has another clock, so the system's counts until now.
     let elapsed = began.elapsed().unwrap_or_default();

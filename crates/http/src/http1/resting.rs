@@ -17,7 +17,7 @@ use eyelet_engine::park;
 use eyelet_engine::worker::Settings;
 use eyelet_resting::kind::{kind_of, listed};
 use eyelet_resting::timeout::RestTimeout;
-use eyelet_resting::{self, KeptConnection, RestingExchange, RestingState, end};
+use eyelet_resting::{KeptConnection, RestingExchange, RestingState, end};
 use eyelet_telemetry::listing::ListedRequest;
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::Reason;
@@ -110,7 +110,7 @@ pub fn last_for_upstream(form: &[u8]) -> Vec<u8> {
 
 /// True if TLS goes to the upstream of an exchange.
 pub fn has_tls(form: &[u8]) -> bool {
-    RestingClient::unpack(form).is_some_and(|(_, exchange)| resting::has_tls(exchange))
+    RestingClient::unpack(form).is_some_and(|(_, exchange)| eyelet_resting::has_tls(exchange))
 }
 
 /// True if an exchange is on a stream of an upstream connection that others share.

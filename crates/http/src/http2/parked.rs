@@ -11,10 +11,10 @@ use eyelet_downstream::client::resting_stream::StreamFormV1;
 use eyelet_downstream::clock::now_ms;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_engine::worker::Settings;
+use eyelet_resting::RestingExchange;
 use eyelet_resting::end::{last_for_upstream, takes_close_frame};
 use eyelet_resting::kind::{kind_of, listed};
 use eyelet_resting::timeout::RestTimeout;
-use eyelet_resting::{self, RestingExchange};
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
 use eyelet_telemetry::listing::{ListedRequest, REQUESTS_SHOWN_MAX};
 use eyelet_telemetry::reason::Reason;
@@ -142,7 +142,7 @@ pub fn rest_wait(state: &PackedBytes, settings: &Settings) -> Option<Duration> {
 
 /// True if TLS goes to an upstream of a stream that rests.
 pub fn has_tls(state: &PackedBytes) -> bool {
-    each_form(forms_of(state)).any(|form| resting::has_tls(form.exchange))
+    each_form(forms_of(state)).any(|form| eyelet_resting::has_tls(form.exchange))
 }
 
 /// Counts the streams that rest on a parked connection.
