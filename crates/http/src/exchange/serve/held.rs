@@ -120,7 +120,7 @@ impl Wait<'_> {
             if let Poll::Ready(decision) = place.poll_decision(task) {
                 return Poll::Ready(WaitEnd::Verdict(decision));
             }
-            if let Poll::Ready(gone) = stream.poll_closed(task) {
+            if let Poll::Ready(gone) = stream.poll_gone(task) {
                 return Poll::Ready(WaitEnd::Over(gone.reason()));
             }
             if stream.poll_ends(task).is_ready() {
