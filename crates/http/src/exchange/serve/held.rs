@@ -77,12 +77,14 @@ pub async fn wait_for_verdict(
     if place.decision().is_none() && stream.may_be_held() {
         return Waited::Rests(HeldRest::Connection(place));
     }
-    let wait = Wait { served, place, since, timeout };
+    let wait = Wait { connection, served, place, since, timeout };
     wait.run(stream, (request, length)).await
 }
 
 /// The wait of a request in its task.
 struct Wait<'a> {
+    connection: &'a ServedConnection,
+    /// Serves its rule.
     served: &'a ServedConnection,
     place: HoldPlace,
     /// The time at which it began, perhaps in an earlier task.
@@ -103,7 +105,7 @@ enum WaitEnd {
 
 impl Wait<'_> {
     async fn run(self, stream: &mut Stream<'_>, (request, length): Asked<'_>) -> Waited {
-        let Self { served, place, since, timeout } = self;
+        let Self { connection, served, place, since, timeout } = self;
         // Its line is written if the task is dropped.
         let mut record = Record::new(served, request);
         record.began_before(since_ms(since));
@@ -126,9 +128,16 @@ impl Wait<'_> {
             if stream.poll_ends(task).is_ready() {
                 return Poll::Ready(WaitEnd::Over(Reason::Drained(None)));
             }
+            if connection.is_removed() {
+                return Poll::Ready(WaitEnd::Over(Reason::RuleGone));
+            }
             while let Poll::Ready(late) = stream.poll_late(task) {
                 match late {
                     WaitError::Late if left().is_zero() => return Poll::Ready(WaitEnd::Late),
+                    // It was only to rest.
+                    WaitError::Late if clock::since(began) < wait => {
+                        stream.due_in(wait.saturating_sub(clock::since(began)).min(left()));
+                    }
                     WaitError::Late if engine.process.budget.is_filling(0) => {
                         return Poll::Ready(WaitEnd::Over(Reason::Shed(Shed::Stream)));
                     }
@@ -139,7 +148,8 @@ impl Wait<'_> {
                 }
             }
             let is_due = engine.rests_at_once() || clock::since(began) >= engine.rest_after();
-            let body = body_max.filter(|_| is_due && !engine.is_draining());
+            let may = is_due && !engine.is_draining() && !left().is_zero();
+            let body = body_max.filter(|_| may);
             let two = stream.as_http2();
             let body = two.and_then(|two| two.prepare_hold(body?));
             match stream.is_multiplexed() && stream.rests_now(body.is_some()) {
