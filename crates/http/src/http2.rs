@@ -433,10 +433,8 @@ impl ServedStreams {
     /// Serves a stream if there is room for it.
     fn begin(&mut self, arrived: Arrived) -> Result<(), Last> {
         (self.has_served, self.is_unused) = (true, false);
+        self.renew();
         let handle = self.client.handle.clone();
-        if let Some(newer) = self.served.reloaded(|| handle.local_address()) {
-            self.served = Rc::new(newer);
-        }
         // A long head counts before the next one is decoded.
         self.streams.recount();
         let Arrived { id, mut head, is_last } = arrived;

@@ -198,3 +198,25 @@ fn held_streams_whose_rule_is_gone_are_decided_anew() {
         assert_eq!(heard(answer).await, (200, "DELETE /api/two with 0".into()));
     });
 }
+
+/// One that rests beside a stream that goes on is decided by the newest rules, too.
+#[test]
+fn a_reload_beside_a_download_decides_held_streams_anew() {
+    let (scene, file) = Scene::replaced(ADMIN);
+    run(async {
+        let mut two = Two::connect(&scene.pki, scene.edge.address()).await;
+        let (answer, _) = begin(&mut two, "DELETE", "/api/two", None).await;
+        settle().await;
+        rests(&scene, 1);
+        let (slow, _) = begin(&mut two, "GET", "/slow", None).await;
+        let slow = slow.await.unwrap();
+        assert_eq!(slow.status(), 200);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let changed = text.replace("action = \"hold\"", "action = \"terminate\"");
+        std::fs::write(&file, changed).unwrap();
+        let again = scene.reload(&file);
+        assert!(again.status.success(), "{again:?}");
+        assert_eq!(heard(answer).await, (200, "DELETE /api/two with 0".into()));
+        drop(slow);
+    });
+}
