@@ -113,6 +113,9 @@ fn held_streams_rest_and_each_goes_on_by_its_verdict() {
         (&"held, and refused".into(), &"refused".into())
     );
     assert_eq!(scene.held(&[]).text, "nothing is held\n");
+    // However often they woke.
+    let metrics = admin(&scene.pki.folder.path().join("admin.sock"), "GET /metrics").unwrap();
+    assert!(metrics.contains("\neyelet_rule_hits_total{rule=\"ask\"} 3\n"), "{metrics}");
 }
 
 /// Without a verdict each ends in its time; one whose client resets it, and those of a client that

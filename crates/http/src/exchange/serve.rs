@@ -53,6 +53,7 @@ pub async fn exchange(
     let traits = RequestTraits {
         is_websocket: asks_for_websocket(request),
         may_have_others: stream.roles().may_have(FieldRole::Other),
+        held_by: stream.held_by(),
     };
     let other = match served.rule_on(request, traits) {
         RequestRuling::Own => return exchange_by(served, stream, (request, length), None).await,
