@@ -38,10 +38,10 @@ pub enum Waited {
     Decided(GivenVerdict),
     /// It waits on without a task.
     Rests(HeldRest),
-    /// There is nobody to answer, or no time to wait on.
-    Over(Reason),
-    /// It may not wait.
-    Refused(HeldEnd),
+    /// There is nobody to answer, or no time to wait on. Its line is written.
+    Over,
+    /// It may not wait, or not on after so many milliseconds.
+    Refused(HeldEnd, u32),
 }
 
 /// A request's head, and the end of its body.
@@ -55,7 +55,7 @@ pub async fn wait_for_verdict(
     (request, length): Asked<'_>,
     key: Option<HoldKey>,
 ) -> Waited {
-    let Some(key) = key else { return Waited::Refused(HeldEnd::TooLong) };
+    let Some(key) = key else { return Waited::Refused(HeldEnd::TooLong, 0) };
     if let Some(given) = connection.take_verdict(&key) {
         return Waited::Decided(given);
     }
@@ -70,7 +70,9 @@ pub async fn wait_for_verdict(
         // What another process has decided meanwhile is for it, too.
         Some(if is_new { place } else { place.moved() })
     });
-    let Some(place) = place else { return Waited::Refused(HeldEnd::TooMany) };
+    let Some(place) = place else {
+        return Waited::Refused(HeldEnd::TooMany, since_ms(since));
+    };
     if is_new && place.is_first() && place.decision().is_none() {
         tracing::warn!("{}", place.question().announcement());
     }
@@ -168,8 +170,9 @@ impl Wait<'_> {
                 return Waited::Rests(HeldRest::Stream(resting));
             }
             WaitEnd::Over(reason) => {
-                entry.dismiss();
-                return Waited::Over(reason);
+                (entry.record.failed, entry.record.reason) = (true, reason);
+                entry.end();
+                return Waited::Over;
             }
         };
         entry.dismiss();
