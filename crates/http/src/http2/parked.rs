@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(counted, [0, 2, 2]);
     }
 
-    /// What stands at the end of an idle connection's state is no form, whatever it looks like.
+    /// The end of an idle connection's state is no form, whatever it looks like.
     #[test]
     fn nothing_is_written_into_the_state_of_an_idle_connection() {
         let mut packed = with_forms(served(&requests("curl")).as_bytes(), &forms());

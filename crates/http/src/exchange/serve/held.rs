@@ -116,8 +116,9 @@ impl Wait<'_> {
         let engine = &served.http.engine;
         let began = clock::now();
         let body_max = body_bytes_max(request).filter(|_| !asks_for_websocket(request));
-        // Memory may be short before the time is over.
+        // Memory may be short before the time is over. At first it is only due to rest.
         let wait = served.progress_wait();
+        let is_to_end = || clock::since(began) >= wait && engine.process.budget.is_filling(0);
         let left = || timeout.saturating_sub(clock::since(since));
         stream.due_in(engine.rest_after().min(wait).min(left()));
         let end = poll_fn(|task| {
@@ -136,11 +137,7 @@ impl Wait<'_> {
             while let Poll::Ready(late) = stream.poll_late(task) {
                 match late {
                     WaitError::Late if left().is_zero() => return Poll::Ready(WaitEnd::Late),
-                    // It was only to rest.
-                    WaitError::Late if clock::since(began) < wait => {
-                        stream.due_in(wait.saturating_sub(clock::since(began)).min(left()));
-                    }
-                    WaitError::Late if engine.process.budget.is_filling(0) => {
+                    WaitError::Late if is_to_end() => {
                         return Poll::Ready(WaitEnd::Over(Reason::Shed(Shed::Stream)));
                     }
                     WaitError::Late => stream.due_in(wait.min(left())),
