@@ -25,8 +25,8 @@ type Seen = Arc<Mutex<Vec<String>>>;
 
 /// Sends a body slowly, until its reader has gone.
 fn trickle(write: &mut TcpStream) {
-    let _ = write.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");
-    while write.write_all(b"x").is_ok() {
+    let _ = write.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n");
+    while write.write_all(&[b'x'; 1_000]).is_ok() {
         thread::sleep(Duration::from_millis(50));
     }
 }

@@ -241,12 +241,13 @@ fn a_reload_beside_a_download_decides_held_streams_anew() {
         let (slow, _) = begin(&mut two, "GET", "/slow", None).await;
         let slow = slow.await.unwrap();
         assert_eq!(slow.status(), 200);
+        let slow = tokio::spawn(body(slow));
         let text = std::fs::read_to_string(&file).unwrap();
         let changed = text.replace("action = \"hold\"", "action = \"terminate\"");
         std::fs::write(&file, changed).unwrap();
         let again = scene.reload(&file);
         assert!(again.status.success(), "{again:?}");
         assert_eq!(heard(answer).await, (200, "DELETE /api/two with 0".into()));
-        drop(slow);
+        slow.abort();
     });
 }
