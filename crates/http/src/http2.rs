@@ -434,10 +434,8 @@ impl ServedStreams {
     /// Serves a stream if there is room for it.
     fn begin(&mut self, arrived: Arrived) -> Result<(), Last> {
         (self.has_served, self.is_unused) = (true, false);
+        self.renew();
         let handle = self.client.handle.clone();
-        if let Some(newer) = self.served.reloaded(|| handle.local_address()) {
-            self.served = Rc::new(newer);
-        }
         // A long head counts before the next one is decoded.
         self.streams.recount();
         let Arrived { id, mut head, is_last } = arrived;
@@ -531,11 +529,12 @@ impl ServedStreams {
             && !self.is_due_soon()
     }
 
-    /// True if something is due so soon that parking is not worth it. For an upgrade it always is:
-    /// the deadlines of streams that rest go along, and the others are of this process.
+    /// True if something is due so soon that parking is not worth it. For an upgrade it is until
+    /// then: the deadlines of streams that rest go along, and the others are of this process.
     fn is_due_soon(&self) -> bool {
-        !self.served.http.engine.rests_at_once()
-            && self.streams.due_ms() <= self.now_ms + PARKED_MS_MIN
+        let at_once = self.served.http.engine.rests_at_once();
+        let soon_ms = if at_once { 0 } else { PARKED_MS_MIN };
+        self.streams.due_ms() <= self.now_ms + soon_ms
     }
 
     /// Waits for what ends its task other than its client.

@@ -185,12 +185,8 @@ pub fn serve_held(
 /// Writes the access line of a request that has ended while it was held.
 pub fn end_held(http: Rc<Http>, mut info: ConnectionInfo, held: &HeldConnection, end: &End) {
     // Its rule may be another one than its connection's.
-    if let Some(key) = held.key()
-        && info.decided.labels.generation() == http.shared.generation
-    {
-        let mut rules = http.shared.config.rules.iter();
-        let rule = rules.position(|rule| *rule.name == *key.rule);
-        info.decided.rule = rule.and_then(|rule| u32::try_from(rule).ok()).or(info.decided.rule);
+    if let Some(key) = held.key() {
+        exchange::resting::note_rule(&http, &mut info, &key.rule);
     }
     let served = ServedConnection::ended(http, info);
     http1::end_held(&served, held.bytes(), &end.reason);

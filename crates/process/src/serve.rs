@@ -647,9 +647,7 @@ impl Running {
             let _ = worker.join();
         }
         self.predecessors.stop();
-        let http = self.published.snapshot().http.clone();
-        http.compress.finish();
-        drop(http);
+        self.published.snapshot().http.clone().compress.finish();
         // Also those of earlier configurations.
         eyelet_trace::live::finish();
         // The log ends when nobody can write to it any more, and this is one who hands it on.

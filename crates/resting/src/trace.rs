@@ -1,4 +1,4 @@
-//! The trace of an exchange that rests.
+//! The trace of an exchange that rests: its ids and times, in the form that another process reads.
 
 use eyelet_trace::span::HOST_BYTES_MAX;
 use serde::{Deserialize, Serialize};

@@ -115,6 +115,11 @@ impl Http2Stream {
         self.wait.take().map(|wait| *wait).filter(|wait| wait.key == *key)
     }
 
+    /// The rule by which its request was held in an earlier task.
+    pub fn held_by(&self) -> Option<&str> {
+        self.wait.as_ref().map(|wait| &*wait.key.rule)
+    }
+
     /// Milliseconds that its request was held in an earlier task.
     pub fn waited_ms(&self) -> u32 {
         let waited = self.wait.as_ref().map_or(0, |wait| ms(clock::since(wait.since)));
@@ -235,6 +240,16 @@ impl Http2Stream {
             return Poll::Pending;
         }
         self.streams.poll_left(self.id, task).map(why)
+    }
+
+    /// Ready if the client has left, or has ended its stream: then it mostly reads no answer to a
+    /// request that was held.
+    pub fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<ExchangeError> {
+        let left = self.poll_closed(task);
+        if left.is_pending() && self.streams.has_client_ended() {
+            return Poll::Ready(ExchangeError::closed());
+        }
+        left
     }
 
     /// Ready once a drain has come to the connection.

@@ -234,6 +234,16 @@ impl StreamState {
         matches!(self.rest, StreamRest::Rests { is_called: true, .. })
     }
 
+    /// True if its request is held, and rests.
+    pub fn is_held_at_rest(&self) -> bool {
+        match &self.rest {
+            StreamRest::Rests { stream, .. } => {
+                matches!(stream.upstream, StreamUpstream::Held(_))
+            }
+            StreamRest::No | StreamRest::Quiet | StreamRest::Asked => false,
+        }
+    }
+
     /// Notes what its task has left: there is none any more, until it is due.
     pub fn rests(&mut self, stream: RestingStream) {
         (self.due_ms, self.is_late) = (now_ms().saturating_add(stream.left_ms()), false);

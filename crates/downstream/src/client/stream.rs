@@ -281,6 +281,22 @@ impl<'a> Stream<'a> {
         }
     }
 
+    /// The rule by which its request was held in an earlier task.
+    pub fn held_by(&self) -> Option<&str> {
+        match self {
+            Self::Http1(_) => None,
+            Self::Http2(two) => two.held_by(),
+        }
+    }
+
+    /// Ready if the client of a held request is gone.
+    pub fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<ExchangeError> {
+        match self {
+            Self::Http1(one) => one.poll_closed(task),
+            Self::Http2(two) => two.poll_gone(task),
+        }
+    }
+
     /// Ready once a drain has come to its connection.
     pub fn poll_ends(&mut self, task: &Context<'_>) -> Poll<()> {
         match self {

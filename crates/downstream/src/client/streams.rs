@@ -410,6 +410,11 @@ impl Streams {
         }
     }
 
+    /// True if the client has ended its stream.
+    pub fn has_client_ended(&self) -> bool {
+        self.state.borrow().has_client_ended
+    }
+
     /// Waits until a stream has left, other than by the end of its response.
     pub fn poll_left(&self, id: u32, task: &Context<'_>) -> Poll<Left> {
         let state = &mut *self.state.borrow_mut();

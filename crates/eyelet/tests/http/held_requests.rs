@@ -23,6 +23,14 @@ use crate::support::{Edge, Pki, Tls, Upstream, expect, until};
 /// The request lines that an application got, with the bytes of their bodies.
 type Seen = Arc<Mutex<Vec<String>>>;
 
+/// Sends a body slowly, until its reader has gone.
+fn trickle(write: &mut TcpStream) {
+    let _ = write.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n");
+    while write.write_all(&[b'x'; 1_000]).is_ok() {
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// An application that reads bodies by their length, and answers with what it got.
 fn application() -> (Upstream, Seen) {
     let seen = Seen::default();
@@ -50,6 +58,9 @@ fn application() -> (Upstream, Seen) {
             }
             let mut body = vec![0; length];
             read.read_exact(&mut body).unwrap();
+            if first.starts_with("GET /slow ") {
+                return trickle(&mut write);
+            }
             let first = first.trim_end().trim_end_matches(" HTTP/1.1");
             let said = format!("{first} with {length}");
             noted.lock().unwrap().push(said.clone());

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::held_requests::Scene;
 use super::resting::{admin, listed};
+use crate::support::client::Offer;
 use crate::support::two::{Two, body, run};
 use crate::support::until;
 
@@ -113,6 +114,9 @@ fn held_streams_rest_and_each_goes_on_by_its_verdict() {
         (&"held, and refused".into(), &"refused".into())
     );
     assert_eq!(scene.held(&[]).text, "nothing is held\n");
+    // However often they woke.
+    let metrics = admin(&scene.pki.folder.path().join("admin.sock"), "GET /metrics").unwrap();
+    assert!(metrics.contains("\neyelet_rule_hits_total{rule=\"ask\"} 3\n"), "{metrics}");
 }
 
 /// Without a verdict each ends in its time; one whose client resets it, and those of a client that
@@ -147,10 +151,36 @@ fn held_streams_that_rest_end_late_or_with_their_client() {
         drop((gone, two));
     });
     until("none is left", || (scene.held(&[]).text == "nothing is held\n").then_some(()));
-    let line = scene.edge.line("reset", |line| line["http"]["path"] == "/api/reset");
-    assert_eq!((&line["outcome"], &line["upstream"]), (&"left".into(), &Value::Null), "{line}");
-    let line = scene.edge.line("gone", |line| line["http"]["path"] == "/api/gone");
-    assert_eq!((&line["outcome"], &line["upstream"]), (&"left".into(), &Value::Null), "{line}");
+    has_left(&scene, "/api/reset");
+    has_left(&scene, "/api/gone");
+}
+
+/// The line of a held request whose client has left says so by its rule, and since when it waited.
+fn has_left(scene: &Scene, path: &str) {
+    let line = scene.edge.line(path, |line| line["http"]["path"] == path);
+    let said = (&line["outcome"], &line["upstream"], &line["rule"]);
+    assert_eq!(said, (&"left".into(), &Value::Null, &"ask".into()), "{line}");
+    assert!(line["duration_ms"].as_u64().unwrap() >= 1_000, "{line}");
+}
+
+/// One that ends its stream has left, although it may still read.
+#[test]
+fn a_held_stream_ends_with_the_stream_of_its_client() {
+    let scene = Scene::new(ADMIN);
+    run(async {
+        let socket = std::net::TcpStream::connect(scene.edge.address()).unwrap();
+        let same = socket.try_clone().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let socket = tokio::net::TcpStream::from_std(socket).unwrap();
+        let offer = Offer { alpn: &["h2"], ..Offer::new(&scene.pki) };
+        let mut two = Two::over(socket, &offer).await;
+        let _held = begin(&mut two, "DELETE", "/api/half", None).await;
+        settle().await;
+        rests(&scene, 1);
+        same.shutdown(std::net::Shutdown::Write).unwrap();
+        until("none is left", || (scene.held(&[]).text == "nothing is held\n").then_some(()));
+    });
+    has_left(&scene, "/api/half");
 }
 
 /// They wait on in the new process, with their bodies, and after a reload.
@@ -196,5 +226,28 @@ fn held_streams_whose_rule_is_gone_are_decided_anew() {
         let again = scene.reload(&file);
         assert!(again.status.success(), "{again:?}");
         assert_eq!(heard(answer).await, (200, "DELETE /api/two with 0".into()));
+    });
+}
+
+/// One that rests beside a stream that goes on is decided by the newest rules, too.
+#[test]
+fn a_reload_beside_a_download_decides_held_streams_anew() {
+    let (scene, file) = Scene::replaced(ADMIN);
+    run(async {
+        let mut two = Two::connect(&scene.pki, scene.edge.address()).await;
+        let (answer, _) = begin(&mut two, "DELETE", "/api/two", None).await;
+        settle().await;
+        rests(&scene, 1);
+        let (slow, _) = begin(&mut two, "GET", "/slow", None).await;
+        let slow = slow.await.unwrap();
+        assert_eq!(slow.status(), 200);
+        let slow = tokio::spawn(body(slow));
+        let text = std::fs::read_to_string(&file).unwrap();
+        let changed = text.replace("action = \"hold\"", "action = \"terminate\"");
+        std::fs::write(&file, changed).unwrap();
+        let again = scene.reload(&file);
+        assert!(again.status.success(), "{again:?}");
+        assert_eq!(heard(answer).await, (200, "DELETE /api/two with 0".into()));
+        slow.abort();
     });
 }

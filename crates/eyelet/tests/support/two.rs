@@ -31,8 +31,12 @@ impl Two {
 
     /// Connects with an offer of one's own.
     pub async fn offering(offer: &Offer<'_>, edge: SocketAddr) -> Self {
+        Self::over(tokio::net::TcpStream::connect(edge).await.unwrap(), offer).await
+    }
+
+    /// Connects over this socket.
+    pub async fn over(socket: tokio::net::TcpStream, offer: &Offer<'_>) -> Self {
         let config = offer.config();
-        let socket = tokio::net::TcpStream::connect(edge).await.unwrap();
         let name = "app.test".try_into().unwrap();
         let tls = tokio_rustls::TlsConnector::from(config).connect(name, socket).await.unwrap();
         let (send, connection) = h2::client::handshake(tls).await.unwrap();

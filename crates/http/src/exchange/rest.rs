@@ -233,7 +233,7 @@ impl<'a> Exchange<'a, '_> {
     /// True if the rule that serves the connection now is the one for a request that rested: the
     /// request was decided before a reload.
     fn may_ask_again(&self, Request { parts, .. }: &Request) -> bool {
-        let traits = RequestTraits { is_websocket: false, may_have_others: true };
+        let traits = RequestTraits { is_websocket: false, may_have_others: true, held_by: None };
         matches!(self.served.rule_on(parts, traits), RequestRuling::Own)
     }
 

@@ -10,7 +10,9 @@ use eyelet_downstream::client::resting_client::RestingClient;
 use eyelet_downstream::client::resting_stream::{RestingStream, StreamUpstream};
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_downstream::connection::worker::Http;
 use eyelet_resting::{KeptConnection, RestingExchange, RestingFacts, RestingState};
+use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_upstream::RestingUpstream;
@@ -53,6 +55,11 @@ pub fn end_rested(served: &ServedConnection, form: &[u8], name: Option<&str>, re
         // Its line is written.
         return;
     }
+    let by_hold = match &state {
+        RestingState::Held(hold) => Some(by_hold(served, &hold.key.rule)),
+        _ => None,
+    };
+    let served = by_hold.as_ref().unwrap_or(served);
     let mut entry = RequestLogEntry::resumed(served, facts, Rc::default());
     let record = &mut entry.record;
     (record.failed, record.reason) = (true, reason);
@@ -68,6 +75,22 @@ pub fn end_rested(served: &ServedConnection, form: &[u8], name: Option<&str>, re
         RestingState::AwaitsHead(_) | RestingState::Held(_) | RestingState::Switched(_) => {}
     }
     entry.end();
+}
+
+/// The connection as the access line of a request names it that the rule of this name holds.
+pub fn by_hold(served: &ServedConnection, rule: &str) -> ServedConnection {
+    let mut info = served.info.copy();
+    note_rule(&served.http, &mut info, rule);
+    ServedConnection::ended(served.http.clone(), info)
+}
+
+/// Notes the rule of this name, unless a reload may have changed what the numbers of rules mean.
+pub fn note_rule(http: &Http, info: &mut ConnectionInfo, rule: &str) {
+    if info.decided.labels.generation() == http.shared.generation {
+        let found = http.shared.config.rules.iter().position(|known| *known.name == *rule);
+        let found = found.and_then(|rule| u32::try_from(rule).ok());
+        info.decided.rule = found.or(info.decided.rule);
+    }
 }
 
 impl Resting {

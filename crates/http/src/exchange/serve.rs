@@ -53,6 +53,7 @@ pub async fn exchange(
     let traits = RequestTraits {
         is_websocket: asks_for_websocket(request),
         may_have_others: stream.roles().may_have(FieldRole::Other),
+        held_by: stream.held_by(),
     };
     let other = match served.rule_on(request, traits) {
         RequestRuling::Own => return exchange_by(served, stream, (request, length), None).await,
@@ -62,7 +63,7 @@ pub async fn exchange(
             return Box::pin(exchange_held(served, stream, (request, length), *ruling)).await;
         }
         RequestRuling::Refused(refused, reason) => {
-            let why = (reason, None);
+            let why = RefusedByRule { reason, held: None, waited_ms: 0 };
             return Box::pin(refuse_by_rule(&refused, stream, (request, length), why)).await;
         }
     };
@@ -88,7 +89,7 @@ async fn exchange_held(
             Some(wait_for_verdict((served, ruled), stream, asked, key).await)
         }
     };
-    let mut held = None;
+    let (mut held, mut waited_ms) = (None, 0);
     let refusal = match waited {
         None => None,
         Some(Waited::Decided(given)) => {
@@ -103,11 +104,18 @@ async fn exchange_held(
         Some(Waited::Rests(rest)) => {
             return ExchangeEnd { held: Some(Box::new(rest)), ..ExchangeEnd::default() };
         }
-        Some(Waited::Over(reason)) => return end_held(ruled, stream, request, reason),
-        Some(Waited::Refused(why)) => Some(why),
+        Some(Waited::Over) => {
+            stream.cut();
+            return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
+        }
+        Some(Waited::Refused(why, ms)) => {
+            waited_ms = ms;
+            Some(why)
+        }
     };
     if let Some(why) = refusal {
-        return refuse_by_rule(ruled, stream, (request, length), (Reason::Held(why), held)).await;
+        let why = RefusedByRule { reason: Reason::Held(why), held, waited_ms };
+        return refuse_by_rule(ruled, stream, (request, length), why).await;
     }
     let mut end = exchange_by(ruled, stream, (request, length), held).await;
     if let Some(by) = by {
@@ -117,18 +125,13 @@ async fn exchange_held(
     end
 }
 
-/// Ends a request that has no answer, and writes its line.
-fn end_held(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    request: &request::Parts,
+/// The refusal of a request by a rule or a person.
+struct RefusedByRule {
     reason: Reason,
-) -> ExchangeEnd {
-    let mut record = Record::new(served, request);
-    (record.failed, record.reason) = (true, reason);
-    served.emit(&record);
-    stream.cut();
-    ExchangeEnd { client_lost: true, ..ExchangeEnd::default() }
+    /// The decision about it, if somebody was asked.
+    held: Option<HeldInfo>,
+    /// Milliseconds for which it waited without one.
+    waited_ms: u32,
 }
 
 /// Answers a request that a rule or a person refuses.
@@ -136,12 +139,13 @@ async fn refuse_by_rule(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
     (request, length): (&request::Parts, Length),
-    (reason, held): (Reason, Option<HeldInfo>),
+    RefusedByRule { reason, held, waited_ms }: RefusedByRule,
 ) -> ExchangeEnd {
     let refusal = RequestRefusal { status: status(&reason), reason };
     served.http.count_refused_request(served.info.decided.rule);
     drop_small_body(stream, request, length).await;
     let mut record = Record::new(served, request);
+    record.began_before(waited_ms);
     held.into_iter().for_each(|held| record.note_held(held));
     let is_taken = answer_refusal(served, stream, (record, &request.method), refusal).await;
     ExchangeEnd { client_lost: !is_taken, ..ExchangeEnd::default() }

@@ -167,6 +167,9 @@ pub fn has_shared(state: &PackedBytes) -> bool {
 
 /// The forms of the streams of a parked connection, which stand behind all that is shared.
 fn forms_of(state: &PackedBytes) -> &[u8] {
+    if !has_streams(state) {
+        return &[];
+    }
     let behind = state.last().split_last_chunk::<LENGTH_BYTES>();
     let forms = behind.and_then(|(both, len)| {
         let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
@@ -179,19 +182,22 @@ fn forms_of(state: &PackedBytes) -> &[u8] {
 pub struct RestingAt<'a> {
     /// Its address, if it is not that of its connection.
     pub name: Option<&'a str>,
-    /// It is a connection that others share.
-    pub is_shared: bool,
+    /// The stream has a socket for itself. Otherwise others share the connection.
+    pub has_socket: bool,
 }
 
 /// Notes at how many places each stream that rests counts at its upstream: as many as `count` says.
+/// A held one has no upstream yet.
 pub fn count_streams(state: &mut PackedBytes, mut count: impl FnMut(RestingAt<'_>) -> u8) {
     let forms = forms_of(state);
     let mut left = forms.strip_prefix(&[VERSION]).unwrap_or_default();
     let mut counts = Vec::new();
     while let Some((form, behind)) = StreamFormV1::unpack(left) {
         let from_end = left.len() - form.count_place() + LENGTH_BYTES;
-        let is_shared = RestingExchange::is_shared(form.exchange);
-        counts.push((from_end, count(RestingAt { name: form.name, is_shared })));
+        let has_socket = RestingExchange::has_socket(form.exchange);
+        let is_held = RestingExchange::is_held(form.exchange);
+        let at = RestingAt { name: form.name, has_socket };
+        counts.push((from_end, if is_held { 0 } else { count(at) }));
         left = behind;
     }
     let all = state.last_mut();
@@ -253,7 +259,11 @@ mod tests {
 
     use eyelet_h2::hpack::{HeaderField, HpackEncoder};
     use eyelet_h2::{H2Connection, H2Limits, H2Received, PARKED_FIXED_BYTES, PREFACE};
+    use eyelet_hold::{HoldKey, RequestKey};
+    use eyelet_http1::head::Length;
     use eyelet_memory::budget::Budget;
+    use eyelet_resting::hold::RestingHold;
+    use eyelet_resting::{KeptConnection, RestingFacts, RestingState, RestingUpload, RestingWait};
 
     use super::*;
 
@@ -364,5 +374,62 @@ mod tests {
         let open = &open[..u16::from_be_bytes(*len).into()];
         assert_eq!(ParkedConnection::from_bytes(open).map(|parked| parked.streams()), Ok(3));
         assert!(pack_state(open, (3, 0), &pieces).is_none(), "nothing of them rests");
+    }
+
+    /// The forms of a held stream, of one with a socket, and of one on a shared connection.
+    fn forms() -> Zeroizing<Vec<u8>> {
+        let (parts, ()) = http::Request::get("https://a.example/b").body(()).unwrap().into_parts();
+        let request = Some(Box::new(RequestKey::new("GET", "/b").unwrap()));
+        let key = HoldKey { rule: "ask".into(), name: "a.example".into(), port: 443, request };
+        let body = (bytes::Bytes::new(), true);
+        let hold = RestingHold::new(key, &parts, Length::Empty, body, Duration::from_secs(9));
+        let waits = || {
+            let upload = RestingUpload::Sent;
+            let wait = RestingWait { upload, codings: None, repeat: None, origin: None };
+            RestingState::AwaitsHead(wait)
+        };
+        let exchanges = [
+            (RestingState::Held(Box::new(hold)), KeptConnection::Own(None)),
+            (waits(), KeptConnection::Own(None)),
+            (waits(), KeptConnection::Shared(None)),
+        ];
+        let exchanges = exchanges.map(|(state, connection)| {
+            let (mut form, facts) = (Vec::new(), RestingFacts::default());
+            RestingExchange { facts, state, connection }.pack(&mut form);
+            form
+        });
+        let form = |exchange| StreamFormV1 { name: None, idle_ms: 0, open: 7, exchange };
+        write_forms(&exchanges.each_ref().map(|exchange| form(exchange)))
+    }
+
+    fn with_forms(state: &[u8], forms: &[u8]) -> PackedBytes {
+        let pieces = Rc::new(SharedPieces::new(&Arc::new(Budget::new(64 << 20, 0))));
+        let len = (forms.len() as u32).to_be_bytes();
+        PackedBytes::pack(&[state, forms, &len].concat(), &[], &pieces)
+    }
+
+    /// A held stream counts nowhere, and takes no socket from those behind it.
+    #[test]
+    fn streams_count_by_their_upstreams() {
+        let open = include_bytes!("../../../../fuzz/seeds/h2_import/streams");
+        let (len, open) = open.split_first_chunk().unwrap();
+        let mut packed = with_forms(&open[..u16::from_be_bytes(*len).into()], &forms());
+        let mut asked = Vec::new();
+        count_streams(&mut packed, |RestingAt { has_socket, .. }| {
+            asked.push(has_socket);
+            2
+        });
+        assert_eq!(asked, [true, false]);
+        let counted: Vec<u8> = each_form(forms_of(&packed)).map(|form| form.open).collect();
+        assert_eq!(counted, [0, 2, 2]);
+    }
+
+    /// The end of an idle connection's state is no form, whatever it looks like.
+    #[test]
+    fn nothing_is_written_into_the_state_of_an_idle_connection() {
+        let mut packed = with_forms(served(&requests("curl")).as_bytes(), &forms());
+        let before = packed.whole();
+        count_streams(&mut packed, |_| 2);
+        assert!(packed.whole() == before);
     }
 }

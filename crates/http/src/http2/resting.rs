@@ -32,6 +32,9 @@ impl ServedStreams {
     /// Has the streams rest where all of them may, or go on where one does.
     pub(super) fn settle(&mut self, task: &Context<'_>) {
         let is_ending = self.served.http.engine.is_draining() || self.earlier.is_removed();
+        if self.streams.holds() {
+            self.renew();
+        }
         self.streams.call_decided(task);
         if is_ending {
             // Their tasks look for themselves whether they end.
@@ -73,6 +76,16 @@ impl ServedStreams {
             if let Some(stream) = self.streams.take_rested(id) {
                 self.go_on(id, stream);
             }
+        }
+    }
+
+    /// Serves what begins from here on by the newest rules, if there was a reload. They decide held
+    /// streams again.
+    pub(super) fn renew(&mut self) {
+        let handle = self.client.handle.clone();
+        if let Some(newer) = self.served.reloaded(|| handle.local_address()) {
+            self.served = Rc::new(newer);
+            self.streams.call_held();
         }
     }
 

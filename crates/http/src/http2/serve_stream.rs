@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::exchange::end::HeldRest;
 use crate::exchange::rest::{ResumedExchange, resume};
+use crate::exchange::resting::by_hold;
 use crate::exchange::serve::{RequestRefusal, exchange, refuse};
 use eyelet_downstream::client::head::{AskedRequest, asks_for_websocket};
 use eyelet_downstream::client::http2::Http2Stream;
@@ -33,7 +34,8 @@ pub async fn serve_stream(served: &ServedConnection, asked: &mut AskedRequest, t
         record.began_before(two.waited_ms());
         record.failed = true;
         record.reason = reason;
-        return served.emit(&record);
+        let by_hold = two.held_by().map(|rule| by_hold(served, rule));
+        return by_hold.as_ref().unwrap_or(served).emit(&record);
     }
     let is_websocket = asks_for_websocket(parts);
     if fault.is_some() {

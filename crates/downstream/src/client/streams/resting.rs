@@ -164,6 +164,19 @@ impl Streams {
         }
     }
 
+    /// True if held streams rest.
+    pub fn holds(&self) -> bool {
+        self.state.borrow().mux.streams.iter().any(StreamState::is_held_at_rest)
+    }
+
+    /// Has all held streams that rest go on.
+    pub fn call_held(&self) {
+        let streams = &mut self.state.borrow_mut().mux.streams;
+        for stream in streams.iter_mut().filter(|stream| stream.is_held_at_rest()) {
+            stream.wake();
+        }
+    }
+
     /// Takes the whole body of a request that is to be held, if it has come, is short and has no
     /// fields behind it. Its windows open again. `None`: there is more of it, here or to come.
     pub fn take_whole_body(&self, id: u32, bytes_max: usize) -> Option<Bytes> {

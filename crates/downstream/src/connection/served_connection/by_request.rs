@@ -18,11 +18,13 @@ use eyelet_resting::ruling::Shadows;
 
 /// Facts about a request beside its head.
 #[derive(Clone, Copy)]
-pub struct RequestTraits {
+pub struct RequestTraits<'a> {
     /// It asks for a WebSocket. Its CONNECT is asked as GET.
     pub is_websocket: bool,
     /// It may have fields whose names are not common.
     pub may_have_others: bool,
+    /// The rule by which it was held before. It has counted there.
+    pub held_by: Option<&'a str>,
 }
 
 /// The ruling on a request.
@@ -53,14 +55,14 @@ impl ServedConnection {
         &self,
         route: &Route,
         request: &request::Parts,
-        traits: RequestTraits,
+        traits: RequestTraits<'_>,
     ) -> RequestRuling {
         let (rule, reason) = match verdict_on(&self.http, route, request, traits) {
             Verdict { rule: Some(RuleId(rule)), refuse: None } => {
                 let by = if rule == route.rule {
                     None
                 } else {
-                    self.http.count_decision(rule);
+                    self.count_decision(rule, traits.held_by);
                     self.serve_rule(route, rule)
                 };
                 let ruled = by.as_deref().unwrap_or(self);
@@ -79,7 +81,7 @@ impl ServedConnection {
             Verdict { rule, refuse } => {
                 let rule = rule.map(|rule| rule.0);
                 if let Some(rule) = rule.filter(|rule| *rule != route.rule) {
-                    self.http.count_decision(rule);
+                    self.count_decision(rule, traits.held_by);
                 }
                 let reason =
                     refuse.map_or(OTHER_HANDSHAKE, |why| Reason::RefusedRequest(why.text()));
@@ -91,6 +93,16 @@ impl ServedConnection {
         RequestRuling::Refused(Box::new(refused), reason)
     }
 
+    /// Counts a request at its rule, unless that has held it before.
+    fn count_decision(&self, rule: u32, held_by: Option<&str>) {
+        let rules = &self.http.shared.config.rules;
+        let name = || usize::try_from(rule).ok().and_then(|rule| rules.get(rule));
+        let is_it = |held_by: &str| name().is_some_and(|rule| *rule.name == *held_by);
+        if !held_by.is_some_and(is_it) {
+            self.http.count_decision(rule);
+        }
+    }
+
     /// The route of a request by the newest configuration, if there was a reload and its rules take
     /// the request too.
     pub fn newer_route(&self, request: &request::Parts) -> Option<(Rc<Http>, Route)> {
@@ -100,7 +112,7 @@ impl ServedConnection {
         if !route.by_request.is_empty() {
             // The CONNECT of a WebSocket is the only one that comes here.
             let is_websocket = request.method == Method::CONNECT;
-            let traits = RequestTraits { is_websocket, may_have_others: true };
+            let traits = RequestTraits { is_websocket, may_have_others: true, held_by: None };
             let verdict = verdict_on(&http, &route, request, traits);
             let Verdict { rule: Some(RuleId(rule)), refuse: None } = verdict else { return None };
             if rule != route.rule {
@@ -178,7 +190,7 @@ impl ServedConnection {
         let is_websocket = request.method == Method::CONNECT;
         let config = &self.http.shared.config;
         let decided_by = self.info.decided.rule.map(RuleId);
-        let traits = RequestTraits { is_websocket, may_have_others: true };
+        let traits = RequestTraits { is_websocket, may_have_others: true, held_by: None };
         let take = with_facts(request, traits, |facts| {
             let take = config.policy.shadows_by_request(&self.shadows, decided_by, facts);
             take.filter_map(|(rule, is_refused)| {
@@ -212,7 +224,7 @@ fn verdict_on(
     http: &Http,
     route: &Route,
     request: &request::Parts,
-    traits: RequestTraits,
+    traits: RequestTraits<'_>,
 ) -> Verdict {
     let policy = &http.shared.config.policy;
     with_facts(request, traits, |facts| policy.decide_request(&route.by_request, facts))
@@ -221,7 +233,7 @@ fn verdict_on(
 #[inline]
 fn with_facts<T>(
     request: &request::Parts,
-    RequestTraits { is_websocket, may_have_others }: RequestTraits,
+    RequestTraits { is_websocket, may_have_others, .. }: RequestTraits<'_>,
     done: impl FnOnce(&RequestFacts<'_>) -> T,
 ) -> T {
     let has = |names: &[&str]| has_any(&request.headers, names);

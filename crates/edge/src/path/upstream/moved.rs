@@ -34,8 +34,8 @@ pub fn count(
     let flow = relay.flow();
     if let Some(state) = flow.state_mut() {
         let mut counters = Vec::new();
-        eyelet_http::count_streams(state, |RestingAt { name, is_shared }| {
-            let socket = if is_shared { None } else { sockets.next() };
+        eyelet_http::count_streams(state, |RestingAt { name, has_socket }| {
+            let socket = if has_socket { sockets.next() } else { None };
             let dialled = name.map(UpstreamName::of).or_else(|| own.clone());
             let found = dialled.map(|dialled| counters_at(group, &dialled, socket));
             let before = counters.len();

@@ -36,10 +36,10 @@ pub enum Waited {
     Decided(GivenVerdict),
     /// It waits on without a task.
     Rests(HeldRest),
-    /// There is nobody to answer, or no time to wait on.
-    Over(Reason),
-    /// It may not wait.
-    Refused(HeldEnd),
+    /// There is nobody to answer, or no time to wait on. Its line is written.
+    Over,
+    /// It may not wait, or not on after so many milliseconds.
+    Refused(HeldEnd, u32),
 }
 
 /// A request's head, and the end of its body.
@@ -53,7 +53,7 @@ pub async fn wait_for_verdict(
     (request, length): Asked<'_>,
     key: Option<HoldKey>,
 ) -> Waited {
-    let Some(key) = key else { return Waited::Refused(HeldEnd::TooLong) };
+    let Some(key) = key else { return Waited::Refused(HeldEnd::TooLong, 0) };
     if let Some(given) = connection.take_verdict(&key) {
         return Waited::Decided(given);
     }
@@ -68,19 +68,23 @@ pub async fn wait_for_verdict(
         // What another process has decided meanwhile is for it, too.
         Some(if is_new { place } else { place.moved() })
     });
-    let Some(place) = place else { return Waited::Refused(HeldEnd::TooMany) };
+    let Some(place) = place else {
+        return Waited::Refused(HeldEnd::TooMany, since_ms(since));
+    };
     if is_new && place.is_first() && place.decision().is_none() {
         tracing::warn!("{}", place.question().announcement());
     }
     if place.decision().is_none() && stream.may_be_held() {
         return Waited::Rests(HeldRest::Connection(place));
     }
-    let wait = Wait { served, place, since, timeout };
+    let wait = Wait { connection, served, place, since, timeout };
     wait.run(stream, (request, length)).await
 }
 
 /// The wait of a request in its task.
 struct Wait<'a> {
+    connection: &'a ServedConnection,
+    /// Serves its rule.
     served: &'a ServedConnection,
     place: HoldPlace,
     /// The time at which it began, perhaps in an earlier task.
@@ -101,7 +105,7 @@ enum WaitEnd {
 
 impl Wait<'_> {
     async fn run(self, stream: &mut Stream<'_>, (request, length): Asked<'_>) -> Waited {
-        let Self { served, place, since, timeout } = self;
+        let Self { connection, served, place, since, timeout } = self;
         // Its line is written if the task is dropped.
         let mut record = Record::new(served, request);
         record.began_before(since_ms(since));
@@ -110,24 +114,28 @@ impl Wait<'_> {
         let engine = &served.http.engine;
         let began = clock::now();
         let body_max = body_bytes_max(request).filter(|_| !asks_for_websocket(request));
-        // Memory may be short before the time is over.
+        // Memory may be short before the time is over. At first it is only due to rest.
         let wait = served.progress_wait();
+        let is_to_end = || clock::since(began) >= wait && engine.process.budget.is_filling(0);
         let left = || timeout.saturating_sub(clock::since(since));
         stream.due_in(engine.rest_after().min(wait).min(left()));
         let end = poll_fn(|task| {
             if let Poll::Ready(decision) = place.poll_decision(task) {
                 return Poll::Ready(WaitEnd::Verdict(decision));
             }
-            if let Poll::Ready(gone) = stream.poll_closed(task) {
+            if let Poll::Ready(gone) = stream.poll_gone(task) {
                 return Poll::Ready(WaitEnd::Over(gone.reason()));
             }
             if stream.poll_ends(task).is_ready() {
                 return Poll::Ready(WaitEnd::Over(Reason::Drained(None)));
             }
+            if connection.is_removed() {
+                return Poll::Ready(WaitEnd::Over(Reason::RuleGone));
+            }
             while let Poll::Ready(late) = stream.poll_late(task) {
                 match late {
                     WaitError::Late if left().is_zero() => return Poll::Ready(WaitEnd::Late),
-                    WaitError::Late if engine.process.budget.is_filling(0) => {
+                    WaitError::Late if is_to_end() => {
                         return Poll::Ready(WaitEnd::Over(Reason::Shed(Shed::Stream)));
                     }
                     WaitError::Late => stream.due_in(wait.min(left())),
@@ -137,7 +145,8 @@ impl Wait<'_> {
                 }
             }
             let is_due = engine.rests_at_once() || clock::since(began) >= engine.rest_after();
-            let body = body_max.filter(|_| is_due && !engine.is_draining());
+            let may = is_due && !engine.is_draining() && !left().is_zero();
+            let body = body_max.filter(|_| may);
             let two = stream.as_http2();
             let body = two.and_then(|two| two.prepare_hold(body?));
             match stream.is_multiplexed() && stream.rests_now(body.is_some()) {
@@ -156,8 +165,9 @@ impl Wait<'_> {
                 return Waited::Rests(HeldRest::Stream(resting));
             }
             WaitEnd::Over(reason) => {
-                entry.dismiss();
-                return Waited::Over(reason);
+                (entry.record.failed, entry.record.reason) = (true, reason);
+                entry.end();
+                return Waited::Over;
             }
         };
         entry.dismiss();
