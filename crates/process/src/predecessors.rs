@@ -305,6 +305,10 @@ impl Taking {
             Ok(true) if !is_settled => self.settle(),
             Err(error) if !(is_settled && error.is_closed()) => {
                 tracing::error!("stopped after {} connections: {error}", self.taken);
+                if self.pid.is_some() && self.predecessors.must_drain.load(Relaxed) {
+                    // The order may not have been read. Whoever has ended does not hear it.
+                    let _ = signal(&mut self.channel, kind::DRAIN);
+                }
                 if error.is_closed() {
                     self.settle();
                 } else if !is_settled {

@@ -57,7 +57,7 @@ fn the_failed_requests_of_one_application_have_no_other_asked() {
         Run::proxy(&[&format!("app.test={}", good.address), &format!("a.app.test={bad}")]);
     let said = run.curl("a.app.test", &["/x?y=1", "/x?y=2"]);
     assert_eq!(said.matches(" 502\n").count(), 2, "{said}");
-    run.talk.hear("eyelet: a.app.test: GET /x?y=1: 502: ");
+    run.talk.hear("eyelet: a.app.test: GET /x: 502: ");
     let said = run.curl("app.test", &["/"]);
     assert!(said.ends_with(" 200\n"), "{said}");
     // The other one is asked within a second of its failure, and this one would be, too.

@@ -103,6 +103,20 @@ enum WaitEnd {
     Over(Reason),
 }
 
+/// The end by a verdict. It answers the rule that asked: once a reload has taken that away, it
+/// allows nothing.
+fn decided(connection: &ServedConnection, place: &HoldPlace, decision: HoldDecision) -> WaitEnd {
+    let rule = &place.question().key.rule;
+    let is_gone = connection
+        .http
+        .newer()
+        .is_some_and(|newer| !newer.shared.config.rules.iter().any(|known| *known.name == **rule));
+    match is_gone {
+        true => WaitEnd::Over(Reason::RuleGone),
+        false => WaitEnd::Verdict(decision),
+    }
+}
+
 impl Wait<'_> {
     async fn run(self, stream: &mut Stream<'_>, (request, length): Asked<'_>) -> Waited {
         let Self { connection, served, place, since, timeout } = self;
@@ -121,7 +135,7 @@ impl Wait<'_> {
         stream.due_in(engine.rest_after().min(wait).min(left()));
         let end = poll_fn(|task| {
             if let Poll::Ready(decision) = place.poll_decision(task) {
-                return Poll::Ready(WaitEnd::Verdict(decision));
+                return Poll::Ready(decided(connection, &place, decision));
             }
             if let Poll::Ready(gone) = stream.poll_gone(task) {
                 return Poll::Ready(WaitEnd::Over(gone.reason()));
