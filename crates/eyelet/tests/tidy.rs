@@ -396,6 +396,19 @@ fn unsafe_stays_in_sys() {
     report(&findings);
 }
 
+/// CI runs no release build. Its code is what the tests run: only optimization, checks of overflow
+/// and `debug_assert!`, which is compiled in both, differ.
+#[test]
+fn a_release_has_no_code_of_its_own() {
+    let mut findings = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        for (line, _) in tokens(&file.code).iter().filter(|(_, word)| *word == "debug_assertions") {
+            findings.push(format!("{}:{line}: code that a release does not have", file.path));
+        }
+    }
+    report(&findings);
+}
+
 #[test]
 fn imports_run_downwards() {
     let mut findings = Vec::new();
