@@ -8,7 +8,6 @@ mod exchange;
 mod http1;
 mod http2;
 pub mod proxied;
-pub mod redirect;
 
 pub use exchange::resting::shared::{attach_links, detach_links, find_partners};
 pub use http1::is_exchange;
