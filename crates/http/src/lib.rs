@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
 
-pub mod check;
 mod exchange;
 mod http1;
 mod http2;

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
 
+pub mod check;
 pub mod dial;
 mod driver;
 pub mod http1;

@@ -7,7 +7,7 @@ use http::{Method, StatusCode, request, response};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields::ForwardedFields;
 use eyelet_http1::head::Length;
-use eyelet_telemetry::reason::Reason;
+use eyelet_telemetry::reason::{Detail, Reason, Shed};
 
 /// A request to an upstream.
 #[derive(Clone, Copy)]
@@ -110,6 +110,20 @@ pub enum NoAnswer {
     Http1Wanted,
     /// It says that it has not processed the request.
     Unread,
+}
+
+impl From<NoAnswer> for Reason {
+    fn from(why: NoAnswer) -> Self {
+        match why {
+            NoAnswer::Alert(alert) => Self::UpstreamAlert(alert),
+            NoAnswer::Broken(reason) => reason,
+            NoAnswer::Dead => Self::Response(Detail::of(ResponseFault::Unbegun)),
+            NoAnswer::Fault(fault) => Self::Response(Detail::of(fault)),
+            NoAnswer::NoRoom => Self::Shed(Shed::ResponseHead),
+            NoAnswer::Http1Wanted => Self::UpstreamWantsHttp1,
+            NoAnswer::Unread => Self::UpstreamUnread,
+        }
+    }
 }
 
 /// The upstream takes no more of the request; the response says why.

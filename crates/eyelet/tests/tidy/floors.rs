@@ -516,7 +516,6 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-upstream",
             "eyelet-wire",
             "http",
-            "thiserror",
             "tokio",
             "tracing",
             "zeroize",
