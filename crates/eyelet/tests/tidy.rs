@@ -6,6 +6,8 @@
 mod circles;
 #[path = "tidy/floors.rs"]
 mod floors;
+#[path = "tidy/parameters.rs"]
+mod parameters;
 #[path = "tidy/source.rs"]
 mod source;
 #[path = "tidy/type_names.rs"]

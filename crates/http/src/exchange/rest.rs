@@ -77,7 +77,7 @@ pub async fn resume(
     let written = &*written;
     record.note_kept(&name, connection.tls_info().cloned());
     let mut exchange = Exchange { served, stream, record, written };
-    let end = match resumed_upstream(served, kept, (connection, name), &mut state) {
+    let end = match kept.resumed(served, connection, name, &mut state) {
         Ok(upstream) => exchange.go_on(upstream, state, (&method, since)).await,
         Err(failure) => Err(failure),
     };
@@ -91,29 +91,32 @@ pub async fn resume(
     end.of(&mut log_entry)
 }
 
-/// The upstream of an exchange that goes on at this step.
-fn resumed_upstream(
-    served: &ServedConnection,
-    KeptUpstream { upstream, open }: KeptUpstream,
-    (connection, name): (KeptConnection, Arc<str>),
-    state: &mut RestingState,
-) -> Result<Upstream, Failure> {
-    let (socket, tls) = match (upstream, connection) {
-        (RestingUpstream::Shared(two), _) => return Ok(Upstream::Http2(two)),
-        (RestingUpstream::Socket(socket), KeptConnection::Own(tls)) => (socket, tls),
-        (RestingUpstream::Socket(_), KeptConnection::Shared(_)) => return Err(NO_EXCHANGE),
-    };
-    let received = match state {
-        RestingState::PassesDown(_, download) => std::mem::take(&mut download.received),
-        RestingState::AwaitsHead(..)
-        | RestingState::Held(_)
-        | RestingState::WebSocket(_)
-        | RestingState::Switched(_) => BytesMut::new(),
-    };
-    let resting = RestingConnection { socket, tls, name, received, open };
-    let resumed = Http1Connection::resumed(&served.http.engine, resting);
-    let resumed = resumed.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
-    Ok(Upstream::Http1(Box::new(resumed)))
+impl KeptUpstream {
+    /// The upstream of an exchange that goes on at this step.
+    fn resumed(
+        self,
+        served: &ServedConnection,
+        connection: KeptConnection,
+        name: Arc<str>,
+        state: &mut RestingState,
+    ) -> Result<Upstream, Failure> {
+        let (socket, tls) = match (self.upstream, connection) {
+            (RestingUpstream::Shared(two), _) => return Ok(Upstream::Http2(two)),
+            (RestingUpstream::Socket(socket), KeptConnection::Own(tls)) => (socket, tls),
+            (RestingUpstream::Socket(_), KeptConnection::Shared(_)) => return Err(NO_EXCHANGE),
+        };
+        let received = match state {
+            RestingState::PassesDown(_, download) => std::mem::take(&mut download.received),
+            RestingState::AwaitsHead(..)
+            | RestingState::Held(_)
+            | RestingState::WebSocket(_)
+            | RestingState::Switched(_) => BytesMut::new(),
+        };
+        let resting = RestingConnection { socket, tls, name, received, open: self.open };
+        let resumed = Http1Connection::resumed(&served.http.engine, resting);
+        let resumed = resumed.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
+        Ok(Upstream::Http1(Box::new(resumed)))
+    }
 }
 
 /// A request's head as its upstream got it, in the form of HTTP/1.1.
