@@ -88,7 +88,7 @@ impl Pipeline {
     /// that must wait: it stays among the received bytes.
     pub fn ask(&mut self, client: &mut ClientStream, served: &ServedConnection) {
         let is_enough = self.waiting.len() > AHEAD_LEFT || client.plain.is_empty();
-        if is_enough || !self.is_followed || !served.intermediary.is_near_client() {
+        if is_enough || !self.is_followed || !served.rule.intermediary.is_near_client() {
             return;
         }
         let budget = &served.http.engine.process.budget;
@@ -160,7 +160,7 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     }
     let mut parts = request.parts.clone();
     let asked = check(served, &parts).ok()?;
-    let origin = served.intermediary.translate(&asked, &mut parts).ok()??;
+    let origin = served.rule.intermediary.translate(&asked, &mut parts).ok()??;
     let host = origin.authority();
     let trailers = lists(&parts.headers, &header::TE, "trailers");
     fields::to_upstream(&mut parts, Length::Empty, None, request.roles);

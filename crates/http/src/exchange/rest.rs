@@ -286,7 +286,11 @@ impl Exchange<'_, '_> {
     /// connection to the upstream of its own, that is not kept behind a response that rested.
     pub(super) fn rest_after_before_head(&self) -> Duration {
         let rest_after = self.served.http.engine.rest_after();
-        if self.served.intermediary.is_near_client() { NEAR_RESTS * rest_after } else { rest_after }
+        if self.served.rule.intermediary.is_near_client() {
+            NEAR_RESTS * rest_after
+        } else {
+            rest_after
+        }
     }
 
     /// Returns how long an exchange that rested waits for one, where nothing has moved since then.
@@ -315,7 +319,7 @@ impl Exchange<'_, '_> {
     fn client_rests(&self) -> bool {
         self.stream.rests().is_some()
             && self.served.may_rest(self.stream.is_multiplexed())
-            && !matches!(self.served.intermediary, Intermediary::Proxy { .. })
+            && !matches!(self.served.rule.intermediary, Intermediary::Proxy { .. })
     }
 
     /// Waits until the exchange may rest, or no byte has moved for too long. One that another

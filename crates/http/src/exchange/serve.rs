@@ -258,7 +258,7 @@ impl<'a> Exchange<'a, '_> {
         let served = self.served;
         let route = served.route().map_err(Failure::Answer)?;
         let host = check(served, request)?;
-        let origin = served.intermediary.translate(&host, request).map_err(Failure::Answer)?;
+        let origin = served.rule.intermediary.translate(&host, request).map_err(Failure::Answer)?;
         let host = origin.as_ref().map_or(host.as_str(), |origin| origin.authority());
         let carries_secret = secrets::fill(served, route, host, request)?;
         let compressors = &served.http.compressors;
@@ -274,7 +274,7 @@ impl<'a> Exchange<'a, '_> {
         let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
         let needs_http1 = switch.is_some();
         let again = may_be_sent_again(request, length) && !needs_http1;
-        let is_near = served.intermediary.is_near_client();
+        let is_near = served.rule.intermediary.is_near_client();
         let mut wanted = match (self.stream.take_sent(), is_near) {
             (Some((sent, wanted)), _) => {
                 *request = sent;

@@ -18,11 +18,11 @@ impl ServedConnection {
     /// True if a request for this host belongs on this connection: a new connection for the host
     /// would match the same rule (RFC 9110 7.4).
     pub fn serves(&self, authority: &Authority) -> bool {
-        let Some(route) = &self.route else { return false };
-        if let Some(rule) = self.intermediary.originate() {
+        let Some(route) = &self.rule.route else { return false };
+        if let Some(rule) = self.rule.intermediary.originate() {
             return originate::is_own(rule, authority);
         }
-        match self.intermediary {
+        match self.rule.intermediary {
             // The rules were asked about this very host.
             Intermediary::Proxy { .. } => return true,
             Intermediary::Interceptor(Respondent::Inspector) => {
