@@ -1,4 +1,5 @@
-//! The answers of Eyelet itself to the requests of a connection, by the way in which they came here.
+//! The pages with which Eyelet itself answers the requests of a connection, by the way in which
+//! they came here.
 
 use bytes::Bytes;
 use eyelet_http1::head::Length;
