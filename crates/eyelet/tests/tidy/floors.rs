@@ -123,7 +123,6 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-wire",
             "serde",
             "thiserror",
-            "zeroize",
         ]),
     ),
     (
@@ -201,7 +200,6 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-pki",
             "eyelet-policy",
             "eyelet-sys",
-            "humantime",
             "ipnet",
             "rcgen",
             "rustls-pki-types",
@@ -419,7 +417,6 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/recoding",
         Some(&[
             "aws-lc-rs",
-            "base64",
             "bytes",
             "eyelet-compress",
             "eyelet-config",
