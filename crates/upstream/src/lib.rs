@@ -14,7 +14,6 @@ mod link_stream;
 mod message;
 pub mod plain;
 pub mod pool;
-mod reason;
 pub mod request;
 pub mod socket;
 #[cfg(any(test, feature = "testing"))]

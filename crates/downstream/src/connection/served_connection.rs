@@ -4,11 +4,13 @@
 mod answer;
 mod authority;
 pub mod by_request;
+mod continuing;
 pub mod given_verdict;
 pub mod held_request;
 mod identity;
 pub mod record;
 mod refused_request;
+mod requester;
 pub mod rule;
 mod timeouts;
 
@@ -106,7 +108,8 @@ impl ServedConnection {
         mut client: ClientInfo,
         local: impl FnOnce() -> Option<SocketAddr>,
     ) -> Self {
-        let rule = ServingRule::of(&http, &mut client, local);
+        let has_preface = !client.preface.is_empty();
+        let rule = ServingRule::of(&http, &mut client.info, has_preface, local);
         Self::by(http, client, rule)
     }
 

@@ -12,7 +12,6 @@ const PARAMETERS_MAX: usize = 4;
 const CRATES_LEFT: &[&str] = &[
     "acme",
     "admin",
-    "compress",
     "config",
     "demo",
     "edge",

@@ -2,6 +2,7 @@
 //! the response, and writes the access line.
 
 mod held;
+mod incoming;
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -12,6 +13,7 @@ use eyelet_compress::fields::lists;
 use http::{HeaderMap, Method, StatusCode, header, request, response};
 
 use self::held::Waited;
+use self::incoming::IncomingRequest;
 use super::ask::{Answered, AskResult, NO_FIT, ResponseTerms, RestingRequest};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
@@ -73,15 +75,6 @@ pub async fn exchange(
     served.note_upstream_of(&other);
     end.by_rule = Some(other);
     end
-}
-
-/// A request that begins. It takes its fields.
-struct IncomingRequest<'a, 's> {
-    /// The client's side.
-    stream: &'a mut Stream<'s>,
-    request: &'a mut request::Parts,
-    /// The length of its body.
-    length: Length,
 }
 
 /// The refusal of a request by a rule or a person.

@@ -25,7 +25,7 @@ use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{HeldEnd, Reason, Shed};
 use zeroize::Zeroizing;
 
-use super::IncomingRequest;
+use super::incoming::IncomingRequest;
 use crate::exchange::end::HeldRest;
 
 /// The end of the wait of a request.
@@ -115,10 +115,8 @@ fn decided(connection: &ServedConnection, place: &HoldPlace, decision: HoldDecis
 }
 
 impl Wait<'_> {
-    async fn run(
-        self,
-        IncomingRequest { stream, request, length }: &mut IncomingRequest<'_, '_>,
-    ) -> Waited {
+    async fn run(self, incoming: &mut IncomingRequest<'_, '_>) -> Waited {
+        let IncomingRequest { stream, request, length } = incoming;
         let Self { connection, served, place, since, timeout } = self;
         // Its line is written if the task is dropped.
         let mut record = Record::new(served, request);
@@ -168,8 +166,7 @@ impl Wait<'_> {
                 false => Poll::Pending,
             }
         });
-        let end = end.await;
-        let decision = match end {
+        let decision = match end.await {
             WaitEnd::Verdict(decision) => Some(decision),
             WaitEnd::Late => None,
             WaitEnd::Rests(body) => {
