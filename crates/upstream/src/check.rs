@@ -21,8 +21,7 @@ use tokio::time::{sleep, timeout};
 use crate::Upstream;
 use crate::dial::{DialTerms, Dialled, Dialler, dial, spoken};
 use crate::http2::Http2Connection;
-use crate::request::{BodyCodings, HeadAsked, NoAnswer, UpstreamRequest};
-use eyelet_http1::head::Length;
+use crate::request::{HeadAsked, NoAnswer, UpstreamRequest};
 use eyelet_http1::write_queue::WriteQueue;
 
 /// Time from the end of one check to the next. A failure is noticed after two of them, and an
@@ -146,17 +145,8 @@ async fn ask(
     let terms = DialTerms { spoken, preface, wait, balanced: None, sources, is_early: false };
     let dialled = dial(dialler, to, terms, &info()).await;
     let (parts, host) = head(to, path)?;
-    let request = UpstreamRequest {
-        parts: &parts,
-        body: BodyCodings::default(),
-        host: &host,
-        forwarded: &Rc::default(),
-        length: Length::Empty,
-        trailers: false,
-        again: false,
-        needs_http1: false,
-        carries_secret: false,
-    };
+    let forwarded = Rc::default();
+    let request = UpstreamRequest::without_body(&parts, &host, &forwarded);
     let mut upstream = match dialled.map_err(|failure| CheckError::Failed(failure.reason))? {
         Dialled::Http1(connection) => Upstream::Http1(connection),
         Dialled::Http2(connection) => {

@@ -53,7 +53,26 @@ pub struct BodyCodings<'a> {
     pub decoded_from: Option<Coding>,
 }
 
-impl UpstreamRequest<'_> {
+impl<'a> UpstreamRequest<'a> {
+    /// A request without a body, for either version of HTTP. It is not repeated.
+    pub fn without_body(
+        parts: &'a request::Parts,
+        host: &'a str,
+        forwarded: &'a ForwardedFields,
+    ) -> Self {
+        Self {
+            parts,
+            host,
+            body: BodyCodings::default(),
+            forwarded,
+            length: Length::Empty,
+            trailers: false,
+            again: false,
+            needs_http1: false,
+            carries_secret: false,
+        }
+    }
+
     /// The request for a connection whose upstream says this.
     pub fn parts_for(&self, said: CodedBodies) -> &request::Parts {
         self.body.coded.filter(|_| said == CodedBodies::Accepted).unwrap_or(self.parts)

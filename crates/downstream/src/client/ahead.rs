@@ -21,7 +21,7 @@ use eyelet_http1::head_bytes::request_bytes;
 use eyelet_recoding::{NearRequest, RequestCodings};
 use eyelet_upstream::Upstream;
 use eyelet_upstream::http2::Http2Exchange;
-use eyelet_upstream::request::{BodyCodings, UpstreamRequest};
+use eyelet_upstream::request::UpstreamRequest;
 
 /// Most requests that are asked before their turn. Each may hold its stream's window until then.
 /// svn has four connections, so 64 fill a round trip of 50 ms if a response takes a millisecond.
@@ -167,19 +167,8 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     let forwarded = &served.identify_requester(host, &mut parts);
     let near = NearRequest { rule: route.rule, host, is_tied: false, is_harmless: true };
     let codings = compressors.request_near(near, terminate, &mut parts);
-    let (length, body) = (Length::Empty, BodyCodings::default());
-    let (sent, again, needs_http1, carries_secret) = (&parts, true, false, false);
-    let asked = UpstreamRequest {
-        parts: sent,
-        body,
-        host,
-        forwarded,
-        length,
-        trailers,
-        again,
-        needs_http1,
-        carries_secret,
-    };
+    let asked = UpstreamRequest::without_body(&parts, host, forwarded);
+    let asked = UpstreamRequest { trailers, again: true, ..asked };
     match target.take(&served.http, &asked, false)? {
         Upstream::Http2(upstream) => Some(AskedAhead { upstream, sent: Some((parts, codings)) }),
         Upstream::Http1(_) => None,

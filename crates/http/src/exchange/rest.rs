@@ -38,7 +38,7 @@ use eyelet_resting::{
 };
 use eyelet_telemetry::reason::Reason;
 use eyelet_upstream::http1::{Http1Connection, RestingConnection};
-use eyelet_upstream::request::{BodyCodings, HeadAsked, NoAnswer, UpstreamRequest};
+use eyelet_upstream::request::{HeadAsked, NoAnswer, UpstreamRequest};
 use eyelet_upstream::{RestingUpstream, Upstream};
 
 /// So many times longer a request of an originate rule waits before it rests: 10 seconds.
@@ -247,19 +247,12 @@ impl<'a> Exchange<'a, '_> {
         terms: &ResponseTerms<'_>,
     ) -> Result<ExchangeEnd, Failure> {
         let authority = parts.uri.authority().ok_or(NO_EXCHANGE)?;
-        let mut request = UpstreamRequest {
-            parts,
-            host: authority.as_str(),
-            body: BodyCodings::default(),
-            // They are in its head.
-            forwarded: &Rc::default(),
-            length: *length,
-            trailers: lists(&parts.headers, &header::TE, "trailers"),
-            again: true,
-            needs_http1: false,
-            // One with a secret is not sent again after it rested.
-            carries_secret: false,
-        };
+        // The fields about the client are in its head.
+        let forwarded = Rc::default();
+        // One with a secret is not sent again after it rested.
+        let request = UpstreamRequest::without_body(parts, authority.as_str(), &forwarded);
+        let trailers = lists(&parts.headers, &header::TE, "trailers");
+        let mut request = UpstreamRequest { length: *length, trailers, again: true, ..request };
         self.ask_and_pass(&mut request, terms).await?.ok_or(NO_FIT)
     }
 
