@@ -91,7 +91,7 @@ pub async fn serve(
                 None => continue,
             }
         }
-        let (mut asked, wait) = (None, served.intermediary.awake());
+        let (mut asked, wait) = (None, served.rule.intermediary.awake());
         let next = match pipeline.pop() {
             Some(waiting) => {
                 (request, asked) = (waiting.request, waiting.asked);

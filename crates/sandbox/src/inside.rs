@@ -55,10 +55,10 @@ fn run(channel: &mut Channel) -> Result<u8, SandboxError> {
     let ((), _) = receive(channel, Kind::Mapped)?;
     loopback::let_ping();
     let has_ipv6 = loopback::set_up().map_err(SandboxError::at(ConfineStep::Network))?;
-    let (passed, descriptors) =
+    let (layout, descriptors) =
         ConfinedSockets::make((&plan.ports, &plan.quic_ports), has_ipv6)?.take_apart();
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    send(channel, Kind::Sockets, &passed, &borrowed).map_err(&start)?;
+    send(channel, Kind::Sockets, &layout, &borrowed).map_err(&start)?;
     drop(descriptors);
     mounts::cover(&plan, &outer)?;
     show::show(&plan.shown).map_err(SandboxError::about(ConfineStep::Files, show::FOLDER))?;

@@ -1,6 +1,7 @@
 //! Streams of HTTP/2 that are held until somebody decides: they rest with their connection, which
 //! is parked meanwhile and may move to another process.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -211,6 +212,14 @@ fn an_upgrade_and_a_reload_keep_held_streams() {
     });
 }
 
+/// Reloads the configuration without its rule that holds.
+fn take_rule_away(scene: &Scene, file: &Path) {
+    let text = std::fs::read_to_string(file).unwrap();
+    std::fs::write(file, text.replace("action = \"hold\"", "action = \"terminate\"")).unwrap();
+    let again = scene.reload(file);
+    assert!(again.status.success(), "{again:?}");
+}
+
 /// A reload without their rule has the newest rules decide them.
 #[test]
 fn held_streams_whose_rule_is_gone_are_decided_anew() {
@@ -220,11 +229,7 @@ fn held_streams_whose_rule_is_gone_are_decided_anew() {
         let (answer, _) = begin(&mut two, "DELETE", "/api/two", None).await;
         settle().await;
         rests(&scene, 1);
-        let text = std::fs::read_to_string(&file).unwrap();
-        let changed = text.replace("action = \"hold\"", "action = \"terminate\"");
-        std::fs::write(&file, changed).unwrap();
-        let again = scene.reload(&file);
-        assert!(again.status.success(), "{again:?}");
+        take_rule_away(&scene, &file);
         assert_eq!(heard(answer).await, (200, "DELETE /api/two with 0".into()));
     });
 }
@@ -242,11 +247,7 @@ fn a_reload_beside_a_download_decides_held_streams_anew() {
         let slow = slow.await.unwrap();
         assert_eq!(slow.status(), 200);
         let slow = tokio::spawn(body(slow));
-        let text = std::fs::read_to_string(&file).unwrap();
-        let changed = text.replace("action = \"hold\"", "action = \"terminate\"");
-        std::fs::write(&file, changed).unwrap();
-        let again = scene.reload(&file);
-        assert!(again.status.success(), "{again:?}");
+        take_rule_away(&scene, &file);
         assert_eq!(heard(answer).await, (200, "DELETE /api/two with 0".into()));
         slow.abort();
     });

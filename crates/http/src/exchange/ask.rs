@@ -202,7 +202,7 @@ impl<'a> Exchange<'a, '_> {
         terms.origin.is_none()
             && terms.switch.is_none()
             && terms.wanted.may_pass_lines()
-            && self.served.sets_no_fields()
+            && self.served.rule.sets_no_fields(&self.served.http.shared.config.http.headers)
             && self.stream.as_http1().is_some()
     }
 
@@ -246,7 +246,7 @@ impl<'a> Exchange<'a, '_> {
             member.health.answered(self.served.http.engine.now_unix_ms());
         }
         if let ReceivedHead::Fields(response) = head
-            && self.served.intermediary.codes_requests()
+            && self.served.rule.intermediary.codes_requests()
         {
             asked.found.upstream.note_coded_bodies(&response.parts, asked.is_coded);
         }

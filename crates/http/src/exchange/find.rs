@@ -262,7 +262,7 @@ fn may_leave_early(
     request: &UpstreamRequest<'_>,
 ) -> bool {
     let is_only = route.upstreams() == 1 && route.wait().is_zero();
-    request.again && is_only && served.intermediary.is_near_client()
+    request.again && is_only && served.rule.intermediary.is_near_client()
 }
 
 /// The dials for a request.

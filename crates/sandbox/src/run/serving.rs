@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::SystemTime;
 
-use eyelet_config::{Config, Depth, Diagnostic, RunAuthority, SandboxAction, SandboxRule};
+use eyelet_config::{
+    Config, Depth, Diagnostic, RunAuthority, SandboxAction, SandboxProfile, SandboxRule,
+};
 use eyelet_secrets::SecretTerms;
 use ipnet::IpNet;
 use serde_json::Value;
@@ -78,7 +80,19 @@ pub struct RunServing<'a> {
     pub log: &'a Path,
 }
 
-impl RunServing<'_> {
+impl<'s> RunServing<'s> {
+    /// The places of a profile and of its list.
+    pub fn new(
+        profile: &'s SandboxProfile,
+        list: &'s AllowList,
+        lets_all_pass: bool,
+        log: &'s Path,
+    ) -> Self {
+        let SandboxProfile { rules, allow_private: private, .. } = profile;
+        let asks = profile.ask && !lets_all_pass;
+        Self { list, rules, lets_all_pass, asks, private, log }
+    }
+
     /// The ports of the list, or the usual ones.
     fn ports(&self) -> BTreeSet<u16> {
         let mut ports = self.list.ports();

@@ -101,16 +101,6 @@ fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
     Ok(profile)
 }
 
-/// True if people are asked. Then the folder of control sockets is there, so that it is hidden from
-/// the command: see [`hidden`].
-fn asks(profile: &SandboxProfile, lets_all_pass: bool) -> io::Result<bool> {
-    let asks = profile.ask && !lets_all_pass;
-    if asks {
-        OwnFolder::open(&own_folder())?;
-    }
-    Ok(asks)
-}
-
 /// Says which names of secrets no rule mints for.
 ///
 /// # Errors
@@ -154,20 +144,16 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let profile = profile(args)?;
     let list = read_lists(&profile)?;
     let lets_all_pass = args.learn.is_some() || profile.dry_run;
-    let asks = asks(&profile, lets_all_pass)?;
-    if list.is_empty() && !lets_all_pass && !asks {
-        screen.say("the list is empty: everything is refused");
-    }
     let (lines, log) = io::pipe()?;
     let log_path = PathBuf::from(format!("/proc/self/fd/{}", log.as_raw_fd()));
-    let serving = RunServing {
-        list: &list,
-        rules: &profile.rules,
-        lets_all_pass,
-        asks,
-        private: &profile.allow_private,
-        log: &log_path,
-    };
+    let serving = RunServing::new(&profile, &list, lets_all_pass, &log_path);
+    let asks = serving.asks;
+    if asks {
+        // The folder of control sockets is hidden from the command: see [`hidden`].
+        OwnFolder::open(&own_folder())?;
+    } else if list.is_empty() && !lets_all_pass {
+        screen.say("the list is empty: everything is refused");
+    }
     check_secrets(&serving, &profile, screen)?;
     let mut trust = RunTrust::new(&serving.minted(), system_roots(), |name| env::var_os(name))?;
     trust.notes.iter().for_each(|note| screen.say(note));

@@ -11,7 +11,6 @@ use eyelet_downstream::client::head::asks_for_websocket;
 use eyelet_downstream::client::http2::WaitBegun;
 use eyelet_downstream::client::io::ClientLost;
 use eyelet_downstream::client::resting_stream::{RestingStream, StreamUpstream};
-use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::served_connection::ServedConnection;
@@ -19,15 +18,14 @@ use eyelet_downstream::connection::served_connection::given_verdict::GivenVerdic
 use eyelet_downstream::connection::served_connection::record::Record;
 use eyelet_engine::worker::WaitError;
 use eyelet_hold::{HoldDecision, HoldKey, HoldPlace};
-use eyelet_http1::head::Length;
 use eyelet_http1::head_bytes::request_bytes;
 use eyelet_resting::hold::{RestingHold, body_bytes_max};
 use eyelet_resting::{KeptConnection, RestingExchange, RestingFacts, RestingState};
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{HeldEnd, Reason, Shed};
-use http::request;
 use zeroize::Zeroizing;
 
+use super::incoming::IncomingRequest;
 use crate::exchange::end::HeldRest;
 
 /// The end of the wait of a request.
@@ -42,43 +40,42 @@ pub enum Waited {
     Refused(HeldEnd, u32),
 }
 
-/// A request's head, and the end of its body.
-type Asked<'a> = (&'a request::Parts, Length);
-
-/// Asks about a request that this connection serves, and waits for the verdict. `connection`
-/// may have it already.
-pub async fn wait_for_verdict(
-    (connection, served): (&ServedConnection, &ServedConnection),
-    stream: &mut Stream<'_>,
-    (request, length): Asked<'_>,
-    key: Option<HoldKey>,
-) -> Waited {
-    let Some(key) = key else { return Waited::Refused(HeldEnd::TooLong, 0) };
-    if let Some(given) = connection.take_verdict(&key) {
-        return Waited::Decided(given);
+impl IncomingRequest<'_, '_> {
+    /// Asks about a request that `served` serves, and waits for the verdict. Its connection may
+    /// have it already.
+    pub async fn wait_for_verdict(
+        &mut self,
+        connection: &ServedConnection,
+        served: &ServedConnection,
+        key: Option<HoldKey>,
+    ) -> Waited {
+        let Some(key) = key else { return Waited::Refused(HeldEnd::TooLong, 0) };
+        if let Some(given) = connection.take_verdict(&key) {
+            return Waited::Decided(given);
+        }
+        let begun = self.stream.as_http2().and_then(|two| two.take_wait(&key));
+        let (since, timeout) = match &begun {
+            Some(WaitBegun { since, wait, .. }) => (*since, *wait),
+            None => (clock::now(), served.http.shared.config.hold.timeout),
+        };
+        let is_new = begun.is_none();
+        let place = begun.and_then(|begun| begun.place).or_else(|| {
+            let bytes = request_bytes(&self.request.headers, &self.request.uri);
+            let place = served.ask(key, bytes)?;
+            // What another process has decided meanwhile is for it, too.
+            Some(if is_new { place } else { place.moved() })
+        });
+        let Some(place) = place else {
+            return Waited::Refused(HeldEnd::TooMany, since_ms(since));
+        };
+        if is_new && place.is_first() && place.decision().is_none() {
+            tracing::warn!("{}", place.question().announcement());
+        }
+        if place.decision().is_none() && self.stream.may_be_held() {
+            return Waited::Rests(HeldRest::Connection(place));
+        }
+        Wait { connection, served, place, since, timeout }.run(self).await
     }
-    let begun = stream.as_http2().and_then(|two| two.take_wait(&key));
-    let (since, timeout) = match &begun {
-        Some(WaitBegun { since, wait, .. }) => (*since, *wait),
-        None => (clock::now(), served.http.shared.config.hold.timeout),
-    };
-    let is_new = begun.is_none();
-    let place = begun.and_then(|begun| begun.place).or_else(|| {
-        let place = served.ask(key, request_bytes(&request.headers, &request.uri))?;
-        // What another process has decided meanwhile is for it, too.
-        Some(if is_new { place } else { place.moved() })
-    });
-    let Some(place) = place else {
-        return Waited::Refused(HeldEnd::TooMany, since_ms(since));
-    };
-    if is_new && place.is_first() && place.decision().is_none() {
-        tracing::warn!("{}", place.question().announcement());
-    }
-    if place.decision().is_none() && stream.may_be_held() {
-        return Waited::Rests(HeldRest::Connection(place));
-    }
-    let wait = Wait { connection, served, place, since, timeout };
-    wait.run(stream, (request, length)).await
 }
 
 /// The wait of a request in its task.
@@ -118,7 +115,8 @@ fn decided(connection: &ServedConnection, place: &HoldPlace, decision: HoldDecis
 }
 
 impl Wait<'_> {
-    async fn run(self, stream: &mut Stream<'_>, (request, length): Asked<'_>) -> Waited {
+    async fn run(self, incoming: &mut IncomingRequest<'_, '_>) -> Waited {
+        let IncomingRequest { stream, request, length } = incoming;
         let Self { connection, served, place, since, timeout } = self;
         // Its line is written if the task is dropped.
         let mut record = Record::new(served, request);
@@ -168,13 +166,12 @@ impl Wait<'_> {
                 false => Poll::Pending,
             }
         });
-        let end = end.await;
-        let decision = match end {
+        let decision = match end.await {
             WaitEnd::Verdict(decision) => Some(decision),
             WaitEnd::Late => None,
             WaitEnd::Rests(body) => {
                 let key = place.question().key.clone();
-                let hold = RestingHold::new(key, request, length, body, timeout);
+                let hold = RestingHold::new(key, request, *length, body, timeout);
                 let resting = resting(entry.rest(), hold, (place, since));
                 return Waited::Rests(HeldRest::Stream(resting));
             }
