@@ -381,7 +381,7 @@ fn read(of: &UpstreamFiles, workload: &Arc<Workload>) -> Result<(Contents, Stamp
         return Ok((Contents { trust, shown }, Stamps { ca: None, pair, crl: Vec::new() }));
     }
     let (roots, ca) = read_roots(of.ca.as_deref())?;
-    let (lists, crl) = revoked::revocations(&of.crl, &roots, of.accepts_expired_crl)?;
+    let (lists, crl) = revoked::revocations(&of.crl, of.ca.as_deref(), of.accepts_expired_crl)?;
     let trust = UpstreamTrust::Authorities(Arc::new(roots), lists);
     Ok((Contents { trust, shown }, Stamps { ca, pair, crl }))
 }
