@@ -479,7 +479,7 @@ fn certificates<'t>(
         (Some(_), Some(_)) => None,
     };
     if let Some(needs) = needs {
-        section.at.missing(format!("a terminate rule needs a {needs}"));
+        section.missing(&["certificate", "key"], format!("a terminate rule needs a {needs}"));
     }
     let certificates = section.texts("certificate").unwrap_or_default();
     let keys = section.texts("key").unwrap_or_default();
@@ -495,6 +495,7 @@ fn certificates<'t>(
         first.at.error(message);
         return Vec::new();
     }
+    files.check_key_types(&certificates);
     let names: Vec<&NamePattern> = matchers.sni.iter().map(|(_, pattern)| pattern).collect();
     let pairs = certificates.into_iter().zip(keys).map(|(certificate, key)| {
         if files.check_pair(certificate, key, &names)

@@ -584,7 +584,8 @@ pub fn digest_name(bytes: &[u8]) -> String {
 /// The folder of this user's sockets.
 pub fn own_folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("eyelet"),
+        // The XDG base directory specification: a relative path is to be ignored.
+        Some(folder) if Path::new(&folder).is_absolute() => PathBuf::from(folder).join("eyelet"),
         _ => SYSTEM_FOLDER.into(),
     }
 }

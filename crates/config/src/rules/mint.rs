@@ -85,7 +85,7 @@ pub(crate) fn check_rule<'t>(
                 "a rule that mints needs `mint_ca` and `mint_key`, the certificate and the key of \
                  an authority that its clients trust; `{key}` is missing"
             );
-            section.at.missing(message);
+            section.missing(&[key], message);
         }
     }
     let (ca, key) = (section.text("mint_ca")?, section.text("mint_key")?);

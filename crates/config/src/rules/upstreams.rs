@@ -104,7 +104,8 @@ pub(crate) fn list<'t, U: Upstream>(
     parse: fn(&str) -> Result<U, String>,
 ) -> Option<(Text<'t>, U, Vec<U>)> {
     if section.value("upstream").is_none() {
-        section.at.missing(format!("{what} needs an `upstream`, such as {example}"));
+        let message = format!("{what} needs an `upstream`, such as {example}");
+        section.missing(&["upstream"], message);
     }
     let texts = section.texts("upstream")?;
     if let Some(beyond) = texts.get(UPSTREAMS_MAX) {

@@ -67,7 +67,7 @@ pub(crate) fn read(document: &Section<'_>, files: &mut Files) -> Option<AdminSet
             if token_file.is_none() && section.value("token_file").is_none() {
                 let message = "[admin] has no `token_file`: each user of this machine can connect \
                     to an address with a port";
-                section.at.missing(message);
+                section.missing(&["token_file"], message);
             }
             let (_, token_file) = token_file?;
             Some(AdminSettings::Tcp { address: loopback?, token_file })

@@ -138,7 +138,8 @@ fn source(section: &Section<'_>, files: &mut Files) -> Option<SecretSource> {
             None
         }
         (None, None) => {
-            section.at.missing("a secret needs a `file`, or a `command` that prints it");
+            let message = "a secret needs a `file`, or a `command` that prints it";
+            section.missing(&["file", "command"], message);
             None
         }
         (Some(_), None) => {
@@ -173,7 +174,7 @@ fn names(section: &Section<'_>) -> Vec<NamePattern> {
     if section.value("names").is_none() {
         let message =
             "a secret needs `names`: the servers that may get it, as in \"api.a.example\"";
-        section.at.missing(message);
+        section.missing(&["names"], message);
     }
     let texts = section.texts("names").unwrap_or_default();
     let names = texts.iter().filter_map(|text| {

@@ -29,7 +29,7 @@ impl Listeners {
         let sections = document.sections("listener", "[[listener]]");
         let mut listeners = Self { folder: files.path(""), ..Self::default() };
         if document.value("listener").is_none() {
-            document.at.missing(no_listener(document));
+            document.missing(&["listener"], no_listener(document));
         }
         if let Some(beyond) = sections.get(LISTENERS_MAX) {
             beyond.at.error(format!("more than {LISTENERS_MAX} listeners"));

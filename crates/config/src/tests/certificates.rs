@@ -40,7 +40,17 @@ impl Folder {
     }
 
     pub(super) fn issue_with(&self, name: &str, params: CertificateParams) {
-        let key = KeyPair::generate().unwrap();
+        self.issue_for(name, params, KeyPair::generate().unwrap());
+    }
+
+    /// A certificate with a key of another type than the others have.
+    fn issue_p384(&self, name: &str, names: &[&str]) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+        self.issue_for(name, CertificateParams::new(names).unwrap(), key);
+    }
+
+    fn issue_for(&self, name: &str, params: CertificateParams, key: KeyPair) {
         let certificate = params.self_signed(&key).unwrap();
         self.write(&format!("{name}.pem"), &certificate.pem());
         self.write(&format!("{name}.key"), &key.serialize_pem());
@@ -79,7 +89,7 @@ pub(super) fn terminate(sni: &str, certificate: &str, key: &str, more: &str) -> 
 fn a_terminate_rule() {
     let folder = Folder::new();
     folder.issue("app", &["app.example", "*.app.example"]);
-    folder.issue("two", &["app.example", "*.app.example"]);
+    folder.issue_p384("two", &["app.example", "*.app.example"]);
     let certificates = "[\"app.pem\", \"two.pem\"]";
     let sni = "[\"app.example\", \"*.app.example\", \"x.app.example\", \"\"]";
     let more = "client_ca = \"app.pem\"\ntls_version_min = \"1.3\"\nproxy_protocol = \"v2\"";
@@ -297,6 +307,40 @@ fn a_certificate_and_its_key_come_together() {
     assert_eq!(
         one("certificate = \"app.pem\""),
         ["3:1: a terminate rule needs a `key` for its `certificate`, such as \"app.key\""]
+    );
+}
+
+#[test]
+fn a_certificate_that_no_client_gets_is_said() {
+    let folder = Folder::new();
+    ["one", "two"].iter().for_each(|name| folder.issue(name, &["app.example"]));
+    folder.issue_p384("other", &["app.example"]);
+    let with = |names: &[&str]| {
+        let list = |end: &str| {
+            let files: Vec<String> = names.iter().map(|it| format!("\"{it}.{end}\"")).collect();
+            format!("[{}]", files.join(", "))
+        };
+        folder.said(&terminate("\"app.example\"", &list("pem"), &list("key"), ""))
+    };
+    assert!(with(&["one", "other"]).is_empty(), "P-256 and P-384 are two types");
+    let told = "warning: no client gets two.pem: the key of one.pem is of the same type, and it \
+                comes first";
+    assert_eq!(with(&["one", "other", "two"]), [format!("6:40: {told}")]);
+}
+
+/// Lists of clients and of upstreams are read by `crl_expired`.
+#[test]
+fn a_word_that_is_read_twice_is_wrong_once() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    let lists = "client_ca = \"no.pem\"\nclient_crl = \"no.crl\"\ncrl_expired = \"ignore\"";
+    assert_eq!(
+        folder.said(&terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", lists)),
+        [
+            "9:13: cannot read no.pem: No such file or directory (os error 2)",
+            "10:14: cannot read no.crl: No such file or directory (os error 2)",
+            "11:15: \"ignore\" is no answer; expected \"accept\" or \"refuse\"",
+        ]
     );
 }
 

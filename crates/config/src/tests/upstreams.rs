@@ -45,6 +45,11 @@ fn a_list_is_of_one_kind_and_a_check_fits_it() {
               \"connect\""],
         ),
         (
+            "upstream = \"unix:/run/a.sock\"",
+            &["5:12: a spliced connection goes to a host and a port, not to the Unix socket \
+              /run/a.sock; for terminate rules there is unix:/path"],
+        ),
+        (
             "upstream = \"{sni}:443\"\nupstream_check = \"connect\"",
             &["6:18: there is no upstream to check: the client's name or destination is dialled"],
         ),
@@ -57,6 +62,31 @@ fn a_list_is_of_one_kind_and_a_check_fits_it() {
     for (keys, expected) in table {
         assert_eq!(said_of_splice(keys), *expected, "{keys}");
     }
+}
+
+/// The mistake is said, and not that what was meant is missing.
+#[test]
+fn a_slip_is_not_something_missing() {
+    let terminate = "[[rule]]\naction = \"terminate\"\nupstream = \"http://192.0.2.1:1\"\n";
+    let secret = "[[secret]]\nplaceholder = \"EYELET-PLACEHOLDER-0123456789abcdef\"\n";
+    for (text, slip) in [
+        ("[[rule]]\naction = \"splice\"\nupsteam = \"192.0.2.1:1\"\n".to_owned(), "upstream"),
+        (format!("{terminate}certficate = \"a.pem\"\nkey = \"a.key\"\n"), "certificate"),
+        ("[acme]\ndirectory = \"letsencrypt\"\nterms_agred = true\n".to_owned(), "terms_agreed"),
+        (format!("{secret}name = \"a.example\"\nfile = \"a\"\n"), "names"),
+    ] {
+        let said = said_below_listener(&text);
+        let (slips, others): (Vec<_>, Vec<_>) =
+            said.iter().partition(|line| line.contains(&format!("did you mean `{slip}`?")));
+        assert_eq!(slips.len(), 1, "{said:?}");
+        assert!(others.iter().all(|line| !line.contains(slip)), "{said:?}");
+    }
+    let said = match read("[[listner]]\naddress = \"127.0.0.1:1\"\n") {
+        Ok(loaded) => said(&loaded.warnings),
+        Err(diagnostics) => said(&diagnostics),
+    };
+    assert_eq!(said[1], "1:3: unknown key `listner` in the file; did you mean `listener`?");
+    assert_eq!(said.len(), 2, "{said:?}");
 }
 
 /// The mistake is said, and not what would follow from it: that there is no rule.

@@ -13,12 +13,13 @@ const PROFILE: &str = "[sandbox.p]\nallow = [\"app.test:PORT\", \"other.test:POR
     [[sandbox.p.rule]]\naction = \"terminate\"\ncertificate = \"mint\"\nupstream_ca = \"ca.pem\"\n";
 
 /// The variables that a run sets.
-const VARIABLES: [&str; 11] = [
+const VARIABLES: [&str; 12] = [
     "AWS_CA_BUNDLE",
     "CARGO_HTTP_CAINFO",
     "CURL_CA_BUNDLE",
     "DENO_CERT",
     "GIT_SSL_CAINFO",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
     "JAVA_TOOL_OPTIONS",
     "NODE_EXTRA_CA_CERTS",
     "NPM_CONFIG_CAFILE",
