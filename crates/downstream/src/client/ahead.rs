@@ -1,6 +1,6 @@
-//! Requests that an HTTP/1.1 client pipelines to an originate rule: those that follow a GET are
-//! asked of its HTTP/2 upstream before their turn, so that a client waits one round trip for
-//! several of them. Responses stay in order (RFC 9112 section 9.3.2).
+//! Requests that an HTTP/1.1 client pipelines to an originate rule. Those behind a GET go to its
+//! HTTP/2 upstream before their turn, so a client waits one round trip for several of them.
+//! Responses stay in order (RFC 9112 section 9.3.2).
 
 use std::collections::VecDeque;
 
