@@ -1,5 +1,5 @@
-//! Connections that are held until somebody decides: who wakes them, which are decided anew, and
-//! how the oldest one ends when memory is short.
+//! Connections that are held until somebody decides: how they wake, which ones a reload decides
+//! anew, and how the oldest one ends when memory is short.
 
 use std::future::poll_fn;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! Exchanges that rest on parked connections: the memory that they need to go on, and how they end
-//! where they are, for which none is needed.
+//! Exchanges that rest on parked connections. To end one where it is needs no memory; to go on
+//! needs some.
 
 use std::os::fd::AsFd;
 
