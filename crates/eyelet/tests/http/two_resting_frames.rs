@@ -1,5 +1,5 @@
-//! Frames that few clients send while their connection of HTTP/2 rests: windows that are used up
-//! and shrink, tables of fields that shrink, GOAWAY. A stream goes on, here and in another process.
+//! Rare frames on a resting HTTP/2 connection: windows that are used up or shrink, tables of fields
+//! that shrink, GOAWAY. A stream goes on, here and in another process.
 
 use std::io::Write;
 use std::net::TcpStream;
