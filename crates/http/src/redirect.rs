@@ -40,8 +40,8 @@ const UPSTREAM_BYTES_MAX: u64 = 16 << 10;
 /// For that response. A server waits for about ten seconds.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns the port to which clients are sent: that of https if a listener has it, else that of the
-/// first listener that clients connect to themselves.
+/// Returns the port to which clients are sent: 443 if a listener has it, else that of the first
+/// listener that clients dial themselves.
 pub fn https_port(listeners: &[Listener], addresses: &[SocketAddr]) -> u16 {
     let direct = listeners.iter().zip(addresses);
     let mut direct = direct.filter(|(listener, _)| listener.kind == ListenerKind::Direct);
