@@ -271,7 +271,7 @@ impl<'a> ConnectionView<'a> {
     }
 }
 
-/// The connections that are asked for: those for which everything that is given holds.
+/// The connections that a query selects: all its conditions hold for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub id: Option<ConnectionId>,
