@@ -84,8 +84,8 @@ impl Pipeline {
         self.is_followed = self.may_be_followed;
     }
 
-    /// Asks what follows the request whose turn has come, if that was asked. Stops at the first one
-    /// that must wait: it stays among the received bytes.
+    /// Asks for the requests behind one whose turn has come, if that was asked. Stops at the first
+    /// one that must wait: it stays among the received bytes.
     pub fn ask(&mut self, client: &mut ClientStream, served: &ServedConnection) {
         let is_enough = self.waiting.len() > AHEAD_LEFT || client.plain.is_empty();
         if is_enough || !self.is_followed || !served.intermediary.is_near_client() {

@@ -37,8 +37,8 @@ use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, UpstreamName
 use eyelet_telemetry::reason::{Class, Reason, Shed};
 use eyelet_upstream::Upstream;
 
-/// The time for which an exchange may hold memory that other connections need while its bodies do
-/// not move.
+/// The time for which an exchange whose bodies do not move may hold memory that other connections
+/// need.
 const STALLED: Duration = Duration::from_secs(3);
 
 /// Bytes of a connection since it woke, which are counted as they move.
