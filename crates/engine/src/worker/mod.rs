@@ -202,8 +202,8 @@ pub trait Program {
         None
     }
 
-    /// True if this program reads the links of a group that comes from another process, and their
-    /// streams are those of what rests on its connections.
+    /// True if this program reads the links of a group from another process, and their streams
+    /// belong to exchanges that rest on its connections.
     fn reads_links(
         &self,
         _links: &[DetachedLink],
