@@ -123,8 +123,7 @@ fn a_stream_whose_window_is_used_up_rests_and_moves() {
     drop(later);
 }
 
-/// A window that shrinks below zero, a table of fields that is gone, and GOAWAY, each of which
-/// comes at rest.
+/// A window that shrinks below zero, a table of fields that is gone, and GOAWAY, each at rest.
 #[test]
 fn settings_that_shrink_and_goaway_come_at_rest() {
     let mut raw = Raw::new(100);

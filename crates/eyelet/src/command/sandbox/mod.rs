@@ -46,7 +46,7 @@ const NOT_STARTED: u8 = 125;
 /// The exit status of a shell for a program that is not there, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
-/// The number that a shell adds to that of the signal that ended a program.
+/// A shell adds this to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
 /// Variables that lead a command to sockets of the user's session, or to a proxy that is not there.
 const REMOVED: [&str; 14] = [
