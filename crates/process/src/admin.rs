@@ -382,8 +382,8 @@ fn memory_kinds(snapshot: &Snapshot) -> (Vec<(&'static str, usize)>, usize) {
 const RESERVING: [&str; 3] = ["connections", "http", "compression"];
 
 /// Sums up what is held by kind, and the rest of the process's memory. An active connection
-/// reserves the most that it may need: where that is more than the process has, the difference is
-/// held by nobody.
+/// reserves the most that it may need. The reserved bytes beyond the process' memory are held by
+/// nobody.
 fn held_of(
     mut kinds: Vec<(&'static str, usize)>,
     anonymous: usize,
