@@ -1,4 +1,4 @@
-//! The mounts that a process sees, and the places at which one has what another has at a path.
+//! The mounts that a process sees, and the places at which one process finds a path of another.
 
 use std::ffi::OsString;
 use std::fs;
