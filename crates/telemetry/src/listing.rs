@@ -1,4 +1,4 @@
-//! Open connections as a list: what is shown of each, and which ones are asked for.
+//! Open connections as a list: the fields of each, and the query that selects them.
 
 use std::borrow::Cow;
 use std::cell::Cell;
