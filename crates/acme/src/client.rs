@@ -45,8 +45,8 @@ pub struct Client {
     tls: Arc<ClientConfig>,
     /// The lead of the server's clock over ours, in seconds.
     ahead_secs: Arc<AtomicI64>,
-    /// The time that the server said last, and the moment of that by a clock that nobody sets, and
-    /// that runs while the machine sleeps.
+    /// The server's last time, and the moment when it came, by a clock that nobody sets and that
+    /// runs while the machine sleeps.
     heard: Arc<Mutex<Option<(SystemTime, Duration)>>>,
 }
 

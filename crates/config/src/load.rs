@@ -235,8 +235,8 @@ fn check_leads(leads: &[Lead<'_>], listeners: &Listeners) {
     }
 }
 
-/// A client whose bytes reach a listener that learns certificates from a PROXY header must not be
-/// able to write that header itself.
+/// A client must not be able to write the PROXY header itself to a listener that learns
+/// certificates from it.
 fn check_certificates(leads: &[Lead<'_>], asked: &[usize], listeners: &Listeners) {
     for lead in leads.iter().filter(|lead| !lead.says_client && asked.contains(&lead.to)) {
         let Some(listener) = listeners.list.get(lead.to) else { continue };

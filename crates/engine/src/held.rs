@@ -1,5 +1,5 @@
-//! Connections that are held until somebody decides: who wakes them, which are decided anew, and
-//! how the oldest one ends when memory is short.
+//! Connections that are held until somebody decides: how they wake, which ones a reload decides
+//! anew, and how the oldest one ends when memory is short.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -57,7 +57,7 @@ pub fn decide_anew(worker: &Rc<Worker>, is_gone: impl Fn(&HoldKey) -> bool) {
     wake_streams(worker);
 }
 
-/// Wakes the held connections for which `is_to_wake` is true: at most as many as may be held.
+/// Wakes the held connections that `is_to_wake` selects.
 fn each(worker: &Rc<Worker>, mut is_to_wake: impl FnMut(&mut HeldConnection) -> bool) {
     let keys: Vec<Key> = {
         let (positions, mut table) =

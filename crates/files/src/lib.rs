@@ -1,5 +1,5 @@
-//! Checks the files that a configuration names: that they exist, and for `check` that certificates
-//! can be used and fit their keys and their rules. The files of a proxy's users are read here, too.
+//! Checks the files that a configuration names. They must exist; for `check`, certificates must be
+//! usable and fit their keys and rules. The files of a proxy's users are read here, too.
 
 #![allow(missing_docs)] // only the workspace uses it
 

@@ -576,8 +576,8 @@ impl ParkedConnection {
 
     /// Answers what needs no connection: PING, SETTINGS that leave the tables as they are,
     /// WINDOW_UPDATE and PRIORITY. Answers are appended to `out`. A flood of them wakes the
-    /// connection, which ends it. So does a wider window on whose account a stream can send that
-    /// could not: its data may wait for that.
+    /// connection, which ends it. So does a wider window that lets a stream send again: its data
+    /// may wait for that.
     pub fn answer(&mut self, input: &[u8], now_ms: u64, out: &mut Vec<u8>) -> ParkedAnswer {
         Self::answer_on(&mut self.bytes, input, now_ms, out)
     }

@@ -8,8 +8,8 @@ use crate::role::H2Role;
 use crate::stream::{H2Stream, Receiving, RequestKind, Sending};
 use crate::window::{ReceiveWindow, SendWindow, WINDOW_MAX};
 
-/// Bytes of an entry: the identifier, what may be sent, what may arrive, the size of that window,
-/// what is missing to the `content-length`, and the bits below.
+/// Bytes of an entry: the identifier, the window for sending, that for receiving and its size, the
+/// rest of the `content-length`, and the bits below.
 pub const PARKED_STREAM_BYTES: usize = 4 * 4 + 8 + 2;
 
 /// An entry.

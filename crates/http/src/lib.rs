@@ -84,7 +84,7 @@ pub fn upstream_bytes(resting: KeptExchanges<'_>) -> usize {
     if has_shared { own.max(UPSTREAM_STREAM_BYTES) } else { own }
 }
 
-/// Writes the access lines of what rests on a connection that has ended while it was parked.
+/// Writes the access lines of the resting exchanges of a parked connection that has ended.
 pub fn end_resting(
     http: Rc<Http>,
     info: ConnectionInfo,

@@ -289,7 +289,7 @@ impl NamedTarget<'_> {
     }
 }
 
-/// True if a dial that ended so says that the upstream is down.
+/// True if this end of a dial shows that the upstream is down.
 pub fn is_upstream_down(reason: &Reason) -> bool {
     match reason {
         Reason::Io(Peer::Upstream, failure) => !is_own_shortage(failure),
@@ -314,8 +314,8 @@ pub fn may_dial_another(reason: &Reason) -> bool {
     )
 }
 
-/// The address of a CONNECT's host that rules are asked about, and that is then the only one to
-/// be dialled: the first to which there is a route.
+/// The address of a CONNECT's host that rules compare, and the only one that is then dialled: the
+/// first with a route.
 ///
 /// # Errors
 /// Why there is none.
@@ -382,8 +382,7 @@ fn late(wait_error: WaitError, stage: Stage) -> End {
     })
 }
 
-/// The addresses of a name that the administrator wrote, or those that are tried of one that
-/// `client` chose.
+/// All addresses of a configured name, or the few that are tried of a name that `client` chose.
 async fn look_up<'a>(
     names: &Rc<Names>,
     client: Option<IpAddr>,

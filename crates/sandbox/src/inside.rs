@@ -23,7 +23,7 @@ use crate::step::{ConfineStep, SandboxError};
 
 /// The exit status of a process that has told its other side what failed.
 pub const FAILED_INSIDE: u8 = 1;
-/// The number that a shell adds to that of the signal that ended a command.
+/// A shell adds this to the number of the signal that ended a command.
 const BY_SIGNAL: i32 = 128;
 
 /// Runs it, with the channel to the process outside, which is a descriptor with this number.

@@ -42,8 +42,8 @@ const STREAMS_MAX: usize = 100;
 /// its client has pipelined. An upstream that allows fewer refuses the others, and they are asked
 /// again, for they have no body. RFC 9113 6.5.2 wants 100 allowed.
 const EARLY_STREAMS_MAX: usize = 16;
-/// Most streams that we reset: for clients that left, or behind a response that needed no more.
-/// Servers end a connection with many resets, and with it other requests: nghttp2 at 1000.
+/// Upper bound of the streams that we reset: their clients left, or the response needed no more of
+/// them. Servers end a connection with many resets, and with it other requests: nghttp2 at 1000.
 const RESETS_MAX: u32 = 100;
 /// The time for which a connection is kept without a stream.
 const IDLE_MAX: Duration = Duration::from_secs(30);

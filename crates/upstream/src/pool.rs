@@ -24,8 +24,8 @@ const KEPT: Duration = Duration::from_secs(4);
 /// is below the two seconds of gunicorn, the shortest common timeout. Other requests are sent again
 /// if the upstream closes while they are on their way.
 const KEPT_ONCE: Duration = Duration::from_millis(1500);
-/// The longest time for which a connection is kept if its upstream says `Keep-Alive: timeout`: as
-/// long as one of HTTP/2.
+/// The longest time for which a connection is kept if its upstream says `Keep-Alive: timeout`: that
+/// of an HTTP/2 connection.
 const KEPT_MAX: Duration = Duration::from_secs(30);
 /// The time before the upstream's timeout at which it is dropped: a request needs time to arrive,
 /// and the upstream counts from when it sent its response.
@@ -35,7 +35,7 @@ const KEPT_MARGIN: Duration = Duration::from_secs(1);
 /// be sent twice: the others are sent again if it was closed.
 const LOOKED_AT_AFTER: Duration = Duration::from_millis(500);
 /// An upstream that closes right after its response has done so by then, and its end has arrived. A
-/// request that must not be sent twice takes a connection that has rested so long if there is one.
+/// request that must not be sent twice takes one that has rested for so long, if there is one.
 const SETTLED_AFTER: Duration = Duration::from_millis(20);
 /// The number of resting connections below which, if none has settled, a request that must not be
 /// sent twice has one dialled for it. From so many on the one that has rested longest is taken: at

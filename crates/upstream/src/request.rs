@@ -46,7 +46,7 @@ pub struct HeadAsked<'a> {
 /// The codings that the body of a request may have on its way.
 #[derive(Clone, Copy, Default)]
 pub struct BodyCodings<'a> {
-    /// The request with a body that is coded, for an upstream that accepts that.
+    /// The request with a coded body, for an upstream that accepts it.
     pub coded: Option<&'a request::Parts>,
     /// The coding from which the client's body is decoded. The request's fields are those of the
     /// decoded one.

@@ -55,7 +55,7 @@ const REFRESH: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::fr
 pub const SECRET_READ_BYTES_MAX: usize = SECRET_BYTES_MAX + 2;
 /// Mode bits of all users but the owner.
 const ALL_BUT_OWNER: u32 = 0o077;
-/// Fields that are not for the server that has proved its name, or that frame the message.
+/// Fields that frame the message, or are not meant for the server that has proved its name.
 const OTHERS: [HeaderName; 8] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,

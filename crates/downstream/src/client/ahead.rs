@@ -1,6 +1,6 @@
-//! Requests that an HTTP/1.1 client pipelines to an originate rule: those that follow a GET are
-//! asked of its HTTP/2 upstream before their turn, so that a client waits one round trip for
-//! several of them. Responses stay in order (RFC 9112 section 9.3.2).
+//! Requests that an HTTP/1.1 client pipelines to an originate rule. Those behind a GET go to its
+//! HTTP/2 upstream before their turn, so a client waits one round trip for several of them.
+//! Responses stay in order (RFC 9112 section 9.3.2).
 
 use std::collections::VecDeque;
 
@@ -84,8 +84,8 @@ impl Pipeline {
         self.is_followed = self.may_be_followed;
     }
 
-    /// Asks what follows the request whose turn has come, if that was asked. Stops at the first one
-    /// that must wait: it stays among the received bytes.
+    /// Asks for the requests behind one whose turn has come, if that was asked. Stops at the first
+    /// one that must wait: it stays among the received bytes.
     pub fn ask(&mut self, client: &mut ClientStream, served: &ServedConnection) {
         let is_enough = self.waiting.len() > AHEAD_LEFT || client.plain.is_empty();
         if is_enough || !self.is_followed || !served.rule.intermediary.is_near_client() {

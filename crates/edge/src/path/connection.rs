@@ -229,8 +229,8 @@ enum Ruling {
     Refuse(RefusalMessage, End),
 }
 
-/// Asks the rules. Reads as much of the hello as they need, fetches each fact that they ask for,
-/// and asks again until there is a verdict. From a client without TLS nothing is read.
+/// Asks the rules. Reads as much of the hello and fetches each fact as the rules ask for, and asks
+/// them again until there is a verdict. From a client without TLS nothing is read.
 async fn decide(connection: &mut Active<'_>, peeked: &mut CountedBuffer) -> Result<Ruling, End> {
     let mut known = KnownFacts::of(connection);
     if let Some(verdict) = known.ask_without_hello().await? {

@@ -40,9 +40,8 @@ pub type Detached = eyelet_handover::MovedConnection<Room>;
 /// The connections of a group, and its links.
 pub type Members = eyelet_handover::GroupMembers<Room>;
 
-/// Takes a parked connection with so many sockets at most out of its worker, which does not touch
-/// its sockets any more: they are registered nowhere, and nothing of it is counted except the bytes
-/// that it holds.
+/// Takes a parked connection with at most so many sockets out of its worker. The sockets are then
+/// registered nowhere, and only the bytes that it holds are still counted.
 ///
 /// # Errors
 /// Why it stays. Nothing has changed for its peers then, and it may be tried again.

@@ -328,8 +328,7 @@ pub fn waits(slot: &mut Slot) -> bool {
     }
 }
 
-/// True if a client that has ended its stream sent less than a message before that: a close_notify
-/// at most.
+/// True if a client that has ended its stream sent at most a close_notify before.
 fn says_no_more(client: &impl AsFd) -> bool {
     let mut unread = [0; MESSAGE_BYTES_MIN];
     // The wake's own read reports an error.

@@ -1,5 +1,5 @@
-//! Requests that are held until somebody decides, by both versions of HTTP: what waits, what goes
-//! on beside it, and what becomes of those that nobody decides about.
+//! Requests that are held until somebody decides, by both versions of HTTP. Others go on beside
+//! them, and those that nobody decides about are refused.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

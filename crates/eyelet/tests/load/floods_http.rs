@@ -272,7 +272,7 @@ const GET: u8 = 0x82;
 const POST: u8 = 0x83;
 const END_STREAM: u8 = 1;
 
-/// Clients that send half a head and no more, each as long as half of what may be.
+/// Clients that send half a head and no more, of half the allowed size.
 #[test]
 fn half_a_head() {
     let _permit = permit(sized(1_500));

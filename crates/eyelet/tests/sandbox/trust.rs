@@ -97,7 +97,7 @@ fn without_authority(script: &str) -> String {
     .fold(java.to_owned(), |script, told| script.replace(told, ""))
 }
 
-/// Runs a client against a name that is minted, and against one that is spliced: that it refuses.
+/// Checks that a client refuses a minted name and a spliced one.
 fn run_client(program: &str) {
     if !is_possible() || !need(program) {
         return;

@@ -35,10 +35,9 @@ const SEGMENT: u32 = 536;
 /// The bytes that an upstream that sends without end has on its way at once: several TLS records.
 const ENDLESS_BUFFER: usize = 32 << 10;
 
-/// Returns the size of a flood. `EYELET_FLOOD=10` makes each ten times as large. Sizes are those at
-/// which an edge without bounds failed, so that a debug build is through in a minute on a machine
-/// that is busy. Each is a multiple of what the budget has room for, and more come to the same
-/// bound.
+/// Returns the size of a flood. `EYELET_FLOOD=10` makes each ten times as large. At these sizes an
+/// edge without bounds failed. A debug build is through in a minute on a busy machine. Each is a
+/// multiple of what the budget has room for, and more come to the same bound.
 pub fn sized(count: usize) -> usize {
     let times = std::env::var("EYELET_FLOOD").ok().and_then(|text| text.parse().ok());
     count * times.unwrap_or(1)

@@ -37,7 +37,7 @@ use eyelet_upstream::request::{HeadAsked, NoAnswer, UpstreamRequest};
 /// Interim responses to one request: each is a TLS record to the client.
 const INTERIM_MAX: usize = 100;
 
-/// A request that was made as its client makes it has a response that fits.
+/// A request that was sent as its client wrote it has a response that fits.
 pub const NO_FIT: Failure =
     Failure::Answer(Reason::Internal("a response was to be asked for twice"));
 

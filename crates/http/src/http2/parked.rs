@@ -160,7 +160,7 @@ pub fn resting_requests(state: &PackedBytes) -> Vec<ListedRequest> {
     shown.filter_map(|form| listed(form.exchange, form.name)).collect()
 }
 
-/// True if a stream that rests is on an upstream connection that others share.
+/// True if a resting stream shares its upstream connection with others.
 pub fn has_shared(state: &PackedBytes) -> bool {
     each_form(forms_of(state)).any(|form| RestingExchange::is_shared(form.exchange))
 }

@@ -27,8 +27,8 @@ const ASKED: &str = "asked";
 pub(super) const HTTP: u16 = 80;
 /// The port of HTTPS.
 pub(super) const HTTPS: u16 = 443;
-/// The time that a client has until its hello is whole, and after it until its handshake is. Nobody
-/// else shares the edge, and a program that builds may connect long before it has its turn again.
+/// The time of a client for its whole hello, and then for its handshake. Nobody else shares the
+/// edge, and a program that builds may connect long before it has its turn again.
 const CLIENT_TIMEOUT: &str = "30s";
 /// A network in which nobody can be dialled: a rule with an empty one guards nothing.
 const NOBODY: &str = "255.255.255.255/32";

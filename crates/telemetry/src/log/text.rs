@@ -1,5 +1,4 @@
-//! Formats one line of the access log for people: the time, what happened, to whom, by which rule,
-//! and why. Programs read the JSON form.
+//! Formats one line of the access log for people. Programs read the JSON form.
 
 use std::io::Write;
 

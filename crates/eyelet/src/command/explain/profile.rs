@@ -1,5 +1,5 @@
-//! The question about a command in a sandbox: the configuration of the edge that would serve its
-//! profile, and what the command dials as flags of that edge.
+//! The question about a command in a sandbox: the edge's configuration for its profile, and the
+//! destination as flags of that edge.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -235,8 +235,8 @@ async fn speaks_tls(address: &str) -> io::Result<bool> {
     Ok(ANSWERS.contains(&socket.read_u8().await?))
 }
 
-/// Checks that somebody listens there. No connection is made where that is seen without one: it may
-/// be the only one that the application accepts.
+/// Checks that somebody listens there. If that shows without a connection, none is made: it may be
+/// the only one that the application accepts.
 async fn reach(upstream: &str, own: &[SocketAddr]) -> Result<Found, Fault> {
     if let Some(path) = upstream.strip_prefix("unix:") {
         if eyelet_child::listens(&Endpoint::Unix(path.into()), own) {
