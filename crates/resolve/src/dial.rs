@@ -130,7 +130,8 @@ pub async fn dial<O: Owner>(
     };
     let configured = matches!(target, DialTarget::Configured(_));
     let to_listener = check_loop(names, info, address, configured)?;
-    let dial = Dial { owner, loops: &names.shared.loops, options, to_listener };
+    let dial =
+        Dial { owner, loops: &names.shared.loops, shortage: &names.shortage, options, to_listener };
     let connected = match is_of_other_family(&[address], options) {
         true => Err(End::failed(Reason::MixedFamilies)),
         false => dial.one(&address).await.map_err(failed),
@@ -234,7 +235,13 @@ impl NamedTarget<'_> {
         for address in &addresses {
             to_listener |= check_loop(names, info, *address, self.guard.is_none())?;
         }
-        let dial = Dial { owner, loops: &names.shared.loops, options, to_listener };
+        let dial = Dial {
+            owner,
+            loops: &names.shared.loops,
+            shortage: &names.shortage,
+            options,
+            to_listener,
+        };
         let doubts = Notify::new();
         let mut later = pin!(async {
             let found = lookup.later(names, &doubts).await;
@@ -375,7 +382,7 @@ fn late(wait_error: WaitError, stage: Stage) -> End {
         WaitError::Late if stage == Stage::Dns => SLOW_DNS,
         WaitError::Late => Reason::Timeout(Limit::Connect, None),
         WaitError::Io(error) => match error.get_ref().and_then(|why| why.downcast_ref()) {
-            Some::<&NoSource>(why) => Reason::NoLocalPort(Detail::of(why)),
+            Some::<&NoSource>(why) => Reason::NoLocalPort(Box::new(why.lack())),
             None => Reason::Io(Peer::Upstream, (&error).into()),
         },
         WaitError::Unregistered(error) => Reason::Unregistered((&error).into()),
