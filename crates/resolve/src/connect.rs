@@ -18,7 +18,7 @@ use eyelet_engine::worker::Registration;
 use eyelet_engine::worker::WaitError;
 use eyelet_engine::worker::{Handle, Worker};
 use eyelet_sys::epoll::{FAILED, WRITABLE};
-use eyelet_sys::{Errno, socket, transparent};
+use eyelet_sys::{Errno, interfaces, socket, transparent};
 use eyelet_telemetry::reason::IoFailure;
 use eyelet_telemetry::upstream::OpenExchange;
 use tokio::sync::Notify;
@@ -196,6 +196,17 @@ pub enum NoSource {
         /// The first of the addresses, and how many more there are.
         sources: String,
     },
+    /// Some of them are held by others, or by connections that this host has closed.
+    #[error(
+        "all are in use to {upstream}{others} in TIME_WAIT, which net.ipv4.tcp_tw_reuse=1 cuts to \
+         a second; `source_addresses` gives it more"
+    )]
+    OfOthers {
+        /// The upstream.
+        upstream: SocketAddr,
+        /// The part that is not Eyelet's own, where that is known.
+        others: String,
+    },
     /// The last that was tried is not usable.
     #[error("source_addresses: {source_address}: {why}")]
     Faulty {
@@ -215,11 +226,31 @@ impl NoSource {
     ) -> io::Error {
         let why = match last {
             Some((source_address, why)) => Self::Faulty { source_address, why },
-            None => {
-                let all = sources.addresses().filter(|ip| ip.is_ipv4() == upstream.is_ipv4());
-                Self::NoPort { upstream, sources: listed(all) }
-            }
+            None => Self::no_port(sources, upstream),
         };
+        io::Error::new(io::ErrorKind::AddrNotAvailable, why)
+    }
+
+    fn no_port(sources: &SourceAddresses, upstream: SocketAddr) -> Self {
+        let own = || sources.addresses().filter(|ip| ip.is_ipv4() == upstream.is_ipv4());
+        let in_use = sources.in_use().into_iter().filter(|of| of.upstream == upstream);
+        let (used, all) = (in_use.map(|of| of.used).sum(), sources.ports() * own().count());
+        match all.saturating_sub(used) {
+            0 => Self::NoPort { upstream, sources: listed(own()) },
+            others => Self::OfOthers {
+                upstream,
+                others: format!(", {others} of {all} by other programs or"),
+            },
+        }
+    }
+
+    /// Makes the error of a connect for which the kernel chooses the address. It has the same
+    /// number where this host has no address to reach the upstream from.
+    fn of_kernel(error: io::Error, upstream: SocketAddr) -> io::Error {
+        if !is_no_port(&error) || !interfaces::has_route(upstream.ip()) {
+            return error;
+        }
+        let why = Self::OfOthers { upstream, others: " or".into() };
         io::Error::new(io::ErrorKind::AddrNotAvailable, why)
     }
 }
@@ -465,7 +496,10 @@ impl<O: Owner> Dial<'_, O> {
     fn start(&self, address: SocketAddr, fast_open: bool) -> io::Result<Started> {
         let Some(sources) = self.options.sources else {
             let socket = self.socket(address, fast_open)?;
-            let at_once = self.connect(&socket, address)?;
+            let at_once = match (self.connect(&socket, address), self.options.source) {
+                (Err(error), None) => return Err(NoSource::of_kernel(error, address)),
+                (connected, _) => connected?,
+            };
             return Ok(Started { socket, at_once, source: None });
         };
         let mut last = None;
