@@ -144,6 +144,9 @@ impl Files {
             let Some(of_key) = key_type(text) else { continue };
             match known.entry(of_key) {
                 Entry::Vacant(place) => _ = place.insert(text.text),
+                Entry::Occupied(first) if *first.get() == text.text => {
+                    text.at.warning(format!("{} is in the list twice", text.text));
+                }
                 Entry::Occupied(first) => text.at.warning(format!(
                     "no client gets {}: the key of {} is of the same type, and it comes first",
                     text.text,

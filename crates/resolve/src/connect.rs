@@ -197,9 +197,17 @@ pub enum NoSource {
         /// The first of the addresses, and how many more there are.
         sources: String,
     },
-    /// This host has an address for the upstream, and all its local ports are in use.
-    #[error("all are in use to {0}; more addresses to dial from: `source_addresses`")]
-    NoneLeft(SocketAddr),
+    /// Some of them are held by others, or by connections that this host has closed.
+    #[error(
+        "all are in use to {upstream}{others} in TIME_WAIT, which net.ipv4.tcp_tw_reuse=1 cuts to \
+         a second; `source_addresses` gives it more"
+    )]
+    OfOthers {
+        /// The upstream.
+        upstream: SocketAddr,
+        /// The part that is not Eyelet's own, where that is known.
+        others: String,
+    },
     /// The last that was tried is not usable.
     #[error("source_addresses: {source_address}: {why}")]
     Faulty {
@@ -219,10 +227,7 @@ impl NoSource {
     ) -> io::Error {
         let why = match last {
             Some((source_address, why)) => Self::Faulty { source_address, why },
-            None => {
-                let all = sources.addresses().filter(|ip| ip.is_ipv4() == upstream.is_ipv4());
-                Self::NoPort { upstream, sources: listed(all) }
-            }
+            None => Self::no_port(sources, upstream),
         };
         why.into()
     }
@@ -230,7 +235,7 @@ impl NoSource {
     /// Says it with the cause. `InUse`: a port may be free later.
     pub(crate) fn lack(&self) -> PortLack {
         match self {
-            Self::NoPort { .. } | Self::NoneLeft(_) => PortLack::InUse(Detail::of(self)),
+            Self::NoPort { .. } | Self::OfOthers { .. } => PortLack::InUse(Detail::of(self)),
             Self::Faulty { .. } => PortLack::Faulty(Detail::of(self)),
         }
     }
@@ -239,6 +244,28 @@ impl NoSource {
 impl From<NoSource> for io::Error {
     fn from(why: NoSource) -> Self {
         Self::new(io::ErrorKind::AddrNotAvailable, why)
+    }
+
+    fn no_port(sources: &SourceAddresses, upstream: SocketAddr) -> Self {
+        let own = || sources.addresses().filter(|ip| ip.is_ipv4() == upstream.is_ipv4());
+        let in_use = sources.in_use().into_iter().filter(|of| of.upstream == upstream);
+        let (used, all) = (in_use.map(|of| of.used).sum(), sources.ports() * own().count());
+        match all.saturating_sub(used) {
+            0 => Self::NoPort { upstream, sources: listed(own()) },
+            others => Self::OfOthers {
+                upstream,
+                others: format!(", {others} of {all} by other programs or"),
+            },
+        }
+    }
+
+    /// Makes the error of a connect for which the kernel chooses the address. It has the same
+    /// number where this host has no address to reach the upstream from.
+    fn of_kernel(error: io::Error, upstream: SocketAddr) -> io::Error {
+        if !is_no_port(&error) || !interfaces::has_route(upstream.ip()) {
+            return error;
+        }
+        Self::OfOthers { upstream, others: " or".into() }.into()
     }
 }
 
@@ -485,12 +512,11 @@ impl<O: Owner> Dial<'_, O> {
     fn start(&self, address: SocketAddr, fast_open: bool) -> io::Result<Started> {
         let Some(sources) = self.options.sources else {
             let socket = self.socket(address, fast_open)?;
-            let at_once = self.connect(&socket, address, self.options.source).map_err(|error| {
-                match is_no_port(&error) && interfaces::has_route(address.ip()) {
-                    true => NoSource::NoneLeft(address).into(),
-                    false => error,
-                }
-            })?;
+            let connected = self.connect(&socket, address, self.options.source);
+            let at_once = match (connected, self.options.source) {
+                (Err(error), None) => return Err(NoSource::of_kernel(error, address)),
+                (connected, _) => connected?,
+            };
             return Ok(Started { socket, at_once, source: None });
         };
         let mut last = None;

@@ -326,6 +326,7 @@ fn a_certificate_that_no_client_gets_is_said() {
     let told = "warning: no client gets two.pem: the key of one.pem is of the same type, and it \
                 comes first";
     assert_eq!(with(&["one", "other", "two"]), [format!("6:40: {told}")]);
+    assert_eq!(with(&["one", "one"]), ["6:27: warning: one.pem is in the list twice"]);
 }
 
 /// Lists of clients and of upstreams are read by `crl_expired`.

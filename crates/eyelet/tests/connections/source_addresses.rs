@@ -125,6 +125,40 @@ fn two_addresses_hold_two_thousand_connections_to_one_upstream() {
     edge.wait_log("of 1000 are in use\n");
 }
 
+/// Whoever ends a connection first keeps its port for a minute, unless the kernel may use it again.
+#[test]
+fn ports_in_time_wait_are_said_and_used_again_where_that_is_allowed() {
+    let Some(net) = network() else { return };
+    let (few, upstream) = (4, socket_address(SERVER[0], 443));
+    net.script(Place::Gateway, "sysctl -qw net.ipv4.ip_local_port_range=\"30000 30003\"");
+    let origin = net.listen(Place::Server, upstream);
+    for (keys, others) in
+        [("", " or"), ("source_addresses = \"10.78.0.8\"", ", 4 of 4 by other programs or")]
+    {
+        net.script(Place::Gateway, "sysctl -qw net.ipv4.tcp_tw_reuse=2");
+        let folder = Folder::new();
+        let edge = net.edge(&folder, &config(keys, ""));
+        for _ in 0..few {
+            let (client, mut server, _) = passes(&net, &origin);
+            let from = client.local_addr().unwrap();
+            drop(client);
+            assert_eq!(server.read(&mut [0; 1]).unwrap(), 0);
+            drop(server);
+            edge.line_of(from);
+        }
+        let refused = ask(&net);
+        let line = edge.line_of(refused.local_addr().unwrap());
+        let reason = format!(
+            "no local port: all are in use to {upstream}{others} in TIME_WAIT, which \
+             net.ipv4.tcp_tw_reuse=1 cuts to a second; `source_addresses` gives it more"
+        );
+        assert_eq!(line["reason"], reason, "{line}");
+        net.script(Place::Gateway, "sysctl -qw net.ipv4.tcp_tw_reuse=1");
+        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        let _again = passes(&net, &origin);
+    }
+}
+
 #[test]
 fn an_address_that_is_not_there_is_named_and_the_other_serves() {
     let Some(net) = network() else { return };
@@ -240,8 +274,8 @@ fn a_connection_without_a_port_says_what_to_do() {
     for _ in 0..3 {
         let refused = ask(&net);
         let line = edge.line_of(refused.local_addr().unwrap());
-        let reason = "no local port: all are in use to 198.51.100.10:443; more addresses to dial \
-                      from: `source_addresses`";
+        let reason = "no local port: all are in use to 198.51.100.10:443 or in TIME_WAIT, which \
+                      net.ipv4.tcp_tw_reuse=1 cuts to a second; `source_addresses` gives it more";
         assert_eq!((&line["outcome"], &line["reason"]), (&"failed".into(), &reason.into()));
     }
 }
