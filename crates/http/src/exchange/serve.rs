@@ -31,6 +31,7 @@ use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::by_request::{RequestRuling, RequestTraits};
 use eyelet_downstream::connection::served_connection::held_request::HeldRuling;
 use eyelet_downstream::connection::served_connection::record::Record;
+use eyelet_http1::body::Piece;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
 use eyelet_http1::head::{FieldRole, FieldRoles, Length, SPARE_FIELDS_MAX, give_back};
@@ -154,17 +155,21 @@ async fn refuse_by_rule(
 /// Reads and drops the body of a request that is refused, if it is small and comes at once: so the
 /// connection lives. HTTP/2's is dropped behind the answer.
 async fn drop_small_body(stream: &mut Stream<'_>, request: &request::Parts, length: Length) {
-    let is_small = matches!(length, Length::Known(bytes) if bytes <= DROPPED_BYTES_MAX);
+    let is_small = !matches!(length, Length::Known(bytes) if bytes > DROPPED_BYTES_MAX);
     // A client that waits for a 100 sends no body before the answer.
     if stream.is_multiplexed() || !is_small || request.headers.contains_key(header::EXPECT) {
         return;
     }
     stream.due_in(DROPPED_WAIT);
+    let mut left = DROPPED_BYTES_MAX;
     poll_fn(|task| {
         while !stream.is_request_done() {
             match stream.poll_piece(task, PIECE_BYTES_MIN) {
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(_)) => break,
+                Poll::Ready(Ok(Piece::Data(data))) if data.len() as u64 <= left => {
+                    left -= data.len() as u64;
+                }
+                Poll::Ready(Ok(Piece::End(_))) => {}
+                Poll::Ready(Ok(Piece::Data(_)) | Err(_)) => break,
                 Poll::Pending => return stream.poll_late(task).map(drop),
             }
         }
