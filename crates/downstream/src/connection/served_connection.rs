@@ -34,7 +34,7 @@ use eyelet_http1::head::Length;
 use eyelet_policy::RuleId;
 use eyelet_resting::timeout::RestTimeout;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome, UpstreamName};
-use eyelet_telemetry::reason::{Class, Reason, Shed};
+use eyelet_telemetry::reason::{Class, Reason, Shed, Stage, When};
 use eyelet_upstream::Upstream;
 
 /// The time for which an exchange may hold memory that other connections need while its bodies do
@@ -346,7 +346,13 @@ impl ServedConnection {
         method: &Method,
         reason: &Reason,
     ) -> (response::Parts, Length, Bytes) {
-        if matches!(reason, Reason::Held(_) | Reason::RefusedRequest(_)) {
+        let verdict = When::During(Stage::Verdict);
+        let has_waited = match reason {
+            Reason::Drained(when) => *when == Some(verdict),
+            Reason::Shed(Shed::Unfinished(when)) => *when == verdict,
+            _ => false,
+        };
+        if has_waited || matches!(reason, Reason::Held(_) | Reason::RefusedRequest(_)) {
             return self.refused_request(reason).page(status, method);
         }
         let is_proxy = matches!(self.intermediary, Intermediary::Proxy { .. });

@@ -98,8 +98,8 @@ async fn exchange_held(
             ruled.http.shared.holds.count(info);
             match (given.decision, info.verdict) {
                 (_, HeldVerdict::Allow) => None,
-                (Some(_), HeldVerdict::Refuse) => Some(HeldEnd::Refused),
-                (None, HeldVerdict::Refuse) => Some(HeldEnd::Undecided),
+                (Some(_), HeldVerdict::Refuse) => Some(Reason::Held(HeldEnd::Refused)),
+                (None, HeldVerdict::Refuse) => Some(Reason::Held(HeldEnd::Undecided)),
             }
         }
         Some(Waited::Rests(rest)) => {
@@ -109,13 +109,13 @@ async fn exchange_held(
             stream.cut();
             return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
         }
-        Some(Waited::Refused(why, ms)) => {
+        Some(Waited::Refused(reason, ms)) => {
             waited_ms = ms;
-            Some(why)
+            Some(reason)
         }
     };
-    if let Some(why) = refusal {
-        let why = RefusedByRule { reason: Reason::Held(why), held, waited_ms };
+    if let Some(reason) = refusal {
+        let why = RefusedByRule { reason, held, waited_ms };
         return refuse_by_rule(ruled, stream, (request, length), why).await;
     }
     let mut end = exchange_by(ruled, stream, (request, length), held).await;
@@ -126,7 +126,7 @@ async fn exchange_held(
     end
 }
 
-/// The refusal of a request by a rule or a person.
+/// The refusal of a request by a rule or a person, or the end of its wait.
 struct RefusedByRule {
     reason: Reason,
     /// The decision about it, if somebody was asked.
@@ -135,7 +135,7 @@ struct RefusedByRule {
     waited_ms: u32,
 }
 
-/// Answers a request that a rule or a person refuses.
+/// Answers a request that a rule or a person refuses, or that waits no longer.
 async fn refuse_by_rule(
     served: &ServedConnection,
     stream: &mut Stream<'_>,
@@ -143,7 +143,9 @@ async fn refuse_by_rule(
     RefusedByRule { reason, held, waited_ms }: RefusedByRule,
 ) -> ExchangeEnd {
     let refusal = RequestRefusal { status: status(&reason), reason };
-    served.http.count_refused_request(served.info.decided.rule);
+    if refusal.status == StatusCode::FORBIDDEN {
+        served.http.count_refused_request(served.info.decided.rule);
+    }
     drop_small_body(stream, request, length).await;
     let mut record = Record::new(served, request);
     record.began_before(waited_ms);
