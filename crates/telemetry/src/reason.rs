@@ -344,7 +344,7 @@ impl Reason {
             // RFC 9209 sections 2.3.14 and 2.3.15: it was reached, and has said no, or nonsense.
             Self::UpstreamAlert(_) | Self::UpstreamNotTls => BAD_GATEWAY,
             _ => match self.class() {
-                Class::Shed | Class::Unreachable => SERVICE_UNAVAILABLE,
+                Class::Drained | Class::Shed | Class::Unreachable => SERVICE_UNAVAILABLE,
                 Class::Timeout => GATEWAY_TIMEOUT,
                 _ => BAD_GATEWAY,
             },

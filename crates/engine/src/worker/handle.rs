@@ -436,14 +436,12 @@ impl Handle {
     /// Gives the connection the places of its held streams before it is parked. It wakes when one
     /// of them has its verdict. They are dropped when it ends.
     pub fn give_holds(&self, holds: HeldStreams) {
-        if !holds.is_empty() {
-            self.worker.held_streams.borrow_mut().insert(self.key, holds);
-        }
+        self.worker.table.borrow_mut().give_holds(self.key, holds);
     }
 
     /// Takes the places of its held streams, in the order in which they were given.
     pub fn take_holds(&self) -> HeldStreams {
-        self.worker.held_streams.borrow_mut().remove(&self.key).unwrap_or_default()
+        self.worker.table.borrow_mut().take_holds(self.key)
     }
 
     /// Makes a socket that connected at once the upstream.

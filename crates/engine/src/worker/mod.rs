@@ -2,7 +2,6 @@
 //! event loop calls the program.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -14,9 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use eyelet_hold::{HeldStreams, HoldKey, HoldPlace};
+use eyelet_hold::{HoldKey, HoldPlace};
 use eyelet_sys::waker;
-use foldhash::fast::RandomState;
 
 use crate::departure::Departure;
 use crate::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
@@ -312,8 +310,6 @@ pub struct Worker {
     pub clock: Clock,
     /// Flows of QUIC.
     pub(crate) flows: WorkerFlows,
-    /// The places of held streams of parked connections.
-    pub(crate) held_streams: RefCell<HashMap<Key, HeldStreams, RandomState>>,
 }
 
 impl Worker {
@@ -349,7 +345,6 @@ impl Worker {
             counting_waker: waker::counting_waker(),
             clock: Clock::new(),
             flows,
-            held_streams: RefCell::default(),
         })
     }
 

@@ -318,6 +318,9 @@ fn a_verdict_frees_each_request() {
             began.elapsed()
         })
         .collect();
+    // Each was read and decided twice.
+    let metrics = admin(&scene, "GET /metrics");
+    assert!(metrics.contains("\neyelet_rule_hits_total{rule=\"ask\"} 15\n"), "{metrics}");
     times.sort_unstable();
     println!("verdict to response: {times:?}");
 }

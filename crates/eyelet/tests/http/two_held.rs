@@ -252,3 +252,38 @@ fn a_reload_beside_a_download_decides_held_streams_anew() {
         slow.abort();
     });
 }
+
+/// Those whose connection an operator ends where it rests, and those that a drain wakes, are
+/// answered: with the status that their lines have.
+#[test]
+fn held_streams_that_are_ended_are_answered() {
+    let scene = Scene::new(ADMIN);
+    run(async {
+        for is_drain in [false, true] {
+            let mut two = Two::connect(&scene.pki, scene.edge.address()).await;
+            let whole = begin(&mut two, "POST", "/api/whole", Some(("x", true))).await;
+            let part = begin(&mut two, "POST", "/api/part", None).await;
+            settle().await;
+            let id = rests(&scene, 2)["id"].as_str().unwrap().to_owned();
+            let expected = if is_drain {
+                scene.edge.signal(Signal::TERM);
+                "drained during the wait for a verdict"
+            } else {
+                let socket = scene.pki.folder.path().join("admin.sock");
+                admin(&socket, &format!("DELETE /connections/{id}")).unwrap();
+                "nobody decided"
+            };
+            for (answer, _open) in [whole, part] {
+                let (status, text) = heard(answer).await;
+                assert!(status == 503 && text.contains(expected), "{status}: {text}");
+            }
+        }
+    });
+    for reason in ["ended by an operator", "drained during the wait for a verdict"] {
+        for path in ["/api/whole", "/api/part"] {
+            let is_it = |line: &Value| line["reason"] == reason && line["http"]["path"] == path;
+            let line = scene.edge.line(reason, is_it);
+            assert_eq!((&line["http"]["status"], &line["rule"]), (&503.into(), &"ask".into()));
+        }
+    }
+}

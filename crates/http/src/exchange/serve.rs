@@ -33,6 +33,7 @@ use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::by_request::{RequestRuling, RequestTraits};
 use eyelet_downstream::connection::served_connection::held_request::HeldRuling;
 use eyelet_downstream::connection::served_connection::record::Record;
+use eyelet_http1::body::Piece;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
 use eyelet_http1::head::{FieldRole, FieldRoles, Length, SPARE_FIELDS_MAX, give_back};
@@ -77,7 +78,7 @@ pub async fn exchange(
     end
 }
 
-/// The refusal of a request by a rule or a person.
+/// The refusal of a request by a rule or a person, or the end of its wait.
 struct RefusedByRule {
     reason: Reason,
     /// The decision about it, if somebody was asked.
@@ -134,8 +135,8 @@ impl IncomingRequest<'_, '_> {
                 ruled.http.shared.holds.count(info);
                 match (given.decision, info.verdict) {
                     (_, HeldVerdict::Allow) => None,
-                    (Some(_), HeldVerdict::Refuse) => Some(HeldEnd::Refused),
-                    (None, HeldVerdict::Refuse) => Some(HeldEnd::Undecided),
+                    (Some(_), HeldVerdict::Refuse) => Some(Reason::Held(HeldEnd::Refused)),
+                    (None, HeldVerdict::Refuse) => Some(Reason::Held(HeldEnd::Undecided)),
                 }
             }
             Some(Waited::Rests(rest)) => {
@@ -145,13 +146,13 @@ impl IncomingRequest<'_, '_> {
                 self.stream.cut();
                 return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
             }
-            Some(Waited::Refused(why, ms)) => {
+            Some(Waited::Refused(reason, ms)) => {
                 waited_ms = ms;
-                Some(why)
+                Some(reason)
             }
         };
-        if let Some(why) = refusal {
-            let why = RefusedByRule { reason: Reason::Held(why), held, waited_ms };
+        if let Some(reason) = refusal {
+            let why = RefusedByRule { reason, held, waited_ms };
             return self.refuse_by_rule(ruled, why).await;
         }
         let mut end = self.exchange_by(ruled, held).await;
@@ -162,14 +163,16 @@ impl IncomingRequest<'_, '_> {
         end
     }
 
-    /// Answers it: a rule or a person refuses it.
+    /// Answers it: a rule or a person refuses it, or it waits no longer.
     async fn refuse_by_rule(
         &mut self,
         served: &ServedConnection,
         RefusedByRule { reason, held, waited_ms }: RefusedByRule,
     ) -> ExchangeEnd {
         let refusal = RequestRefusal { status: status(&reason), reason };
-        served.http.count_refused_request(served.info.decided.rule);
+        if refusal.status == StatusCode::FORBIDDEN {
+            served.http.count_refused_request(served.info.decided.rule);
+        }
         self.drop_small_body().await;
         let mut record = Record::new(served, self.request);
         record.began_before(waited_ms);
@@ -183,17 +186,21 @@ impl IncomingRequest<'_, '_> {
     /// HTTP/2's is dropped behind the answer.
     async fn drop_small_body(&mut self) {
         let Self { stream, request, length } = self;
-        let is_small = matches!(length, Length::Known(bytes) if *bytes <= DROPPED_BYTES_MAX);
+        let is_small = !matches!(length, Length::Known(bytes) if *bytes > DROPPED_BYTES_MAX);
         // A client that waits for a 100 sends no body before the answer.
         if stream.is_multiplexed() || !is_small || request.headers.contains_key(header::EXPECT) {
             return;
         }
         stream.due_in(DROPPED_WAIT);
+        let mut left = DROPPED_BYTES_MAX;
         poll_fn(|task| {
             while !stream.is_request_done() {
                 match stream.poll_piece(task, PIECE_BYTES_MIN) {
-                    Poll::Ready(Ok(_)) => {}
-                    Poll::Ready(Err(_)) => break,
+                    Poll::Ready(Ok(Piece::Data(data))) if data.len() as u64 <= left => {
+                        left -= data.len() as u64;
+                    }
+                    Poll::Ready(Ok(Piece::End(_))) => {}
+                    Poll::Ready(Ok(Piece::Data(_)) | Err(_)) => break,
                     Poll::Pending => return stream.poll_late(task).map(drop),
                 }
             }

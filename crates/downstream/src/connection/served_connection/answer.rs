@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use eyelet_http1::head::Length;
 use eyelet_telemetry::info::{End, Outcome};
-use eyelet_telemetry::reason::{Class, Reason};
+use eyelet_telemetry::reason::{Class, Reason, Shed, Stage, When};
 use http::{Method, StatusCode, response};
 
 use super::ServedConnection;
@@ -22,7 +22,13 @@ impl ServedConnection {
         method: &Method,
         reason: &Reason,
     ) -> (response::Parts, Length, Bytes) {
-        if matches!(reason, Reason::Held(_) | Reason::RefusedRequest(_)) {
+        let verdict = When::During(Stage::Verdict);
+        let has_waited = match reason {
+            Reason::Drained(when) => *when == Some(verdict),
+            Reason::Shed(Shed::Unfinished(when)) => *when == verdict,
+            _ => false,
+        };
+        if has_waited || matches!(reason, Reason::Held(_) | Reason::RefusedRequest(_)) {
             return self.refused_request(reason).page(status, method);
         }
         let is_proxy = matches!(self.rule.intermediary, Intermediary::Proxy { .. });

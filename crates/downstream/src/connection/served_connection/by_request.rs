@@ -23,7 +23,7 @@ pub struct RequestTraits<'a> {
     pub is_websocket: bool,
     /// It may have fields whose names are not common.
     pub may_have_others: bool,
-    /// The rule by which it was held before. It has counted there.
+    /// The rule by which it was held in an earlier task of its stream. It has counted there.
     pub held_by: Option<&'a str>,
 }
 
@@ -96,9 +96,9 @@ impl ServedConnection {
     /// Counts a request at its rule, unless that has held it before.
     fn count_decision(&self, rule: u32, held_by: Option<&str>) {
         let rules = &self.http.shared.config.rules;
-        let name = || usize::try_from(rule).ok().and_then(|rule| rules.get(rule));
-        let is_it = |held_by: &str| name().is_some_and(|rule| *rule.name == *held_by);
-        if !held_by.is_some_and(is_it) {
+        let name = usize::try_from(rule).ok().and_then(|rule| rules.get(rule)).map(|it| it.name);
+        let has_held = |name: &str| held_by == Some(name) || self.has_verdict_by(name);
+        if !name.is_some_and(has_held) {
             self.http.count_decision(rule);
         }
     }

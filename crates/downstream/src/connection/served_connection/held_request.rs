@@ -86,6 +86,14 @@ impl ServedConnection {
         }
     }
 
+    /// True if the next request was held by the rule of this name, and has its verdict.
+    pub(super) fn has_verdict_by(&self, rule: &str) -> bool {
+        let given = self.verdict.take();
+        let is_its = given.as_ref().is_some_and(|given| *given.key.rule == *rule);
+        self.verdict.set(given);
+        is_its
+    }
+
     /// Takes the verdict on the request that was held. It counts if the same is asked.
     pub fn take_verdict(&self, key: &HoldKey) -> Option<GivenVerdict> {
         let given = self.requests.of_connection()?.verdict.take();

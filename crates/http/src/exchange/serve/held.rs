@@ -22,11 +22,14 @@ use eyelet_http1::head_bytes::request_bytes;
 use eyelet_resting::hold::{RestingHold, body_bytes_max};
 use eyelet_resting::{KeptConnection, RestingExchange, RestingFacts, RestingState};
 use eyelet_telemetry::listing::streams::StreamKind;
-use eyelet_telemetry::reason::{HeldEnd, Reason, Shed};
+use eyelet_telemetry::reason::{HeldEnd, Reason, Shed, Stage, When};
 use zeroize::Zeroizing;
 
 use super::incoming::IncomingRequest;
 use crate::exchange::end::HeldRest;
+
+/// The stage of a request that is held.
+const VERDICT: When = When::During(Stage::Verdict);
 
 /// The end of the wait of a request.
 pub enum Waited {
@@ -34,10 +37,10 @@ pub enum Waited {
     Decided(GivenVerdict),
     /// It waits on without a task.
     Rests(HeldRest),
-    /// There is nobody to answer, or no time to wait on. Its line is written.
+    /// Its client is gone. Its line is written.
     Over,
     /// It may not wait, or not on after so many milliseconds.
-    Refused(HeldEnd, u32),
+    Refused(Reason, u32),
 }
 
 impl IncomingRequest<'_, '_> {
@@ -49,7 +52,7 @@ impl IncomingRequest<'_, '_> {
         served: &ServedConnection,
         key: Option<HoldKey>,
     ) -> Waited {
-        let Some(key) = key else { return Waited::Refused(HeldEnd::TooLong, 0) };
+        let Some(key) = key else { return Waited::Refused(Reason::Held(HeldEnd::TooLong), 0) };
         if let Some(given) = connection.take_verdict(&key) {
             return Waited::Decided(given);
         }
@@ -66,7 +69,7 @@ impl IncomingRequest<'_, '_> {
             Some(if is_new { place } else { place.moved() })
         });
         let Some(place) = place else {
-            return Waited::Refused(HeldEnd::TooMany, since_ms(since));
+            return Waited::Refused(Reason::Held(HeldEnd::TooMany), since_ms(since));
         };
         if is_new && place.is_first() && place.decision().is_none() {
             tracing::warn!("{}", place.question().announcement());
@@ -97,7 +100,10 @@ enum WaitEnd {
     /// Its connection and all streams of it rest, with what came of its body and whether that is
     /// whole.
     Rests((bytes::Bytes, bool)),
-    Over(Reason),
+    /// Its client is gone.
+    Gone(Reason),
+    /// It is ended here.
+    Ended(Reason),
 }
 
 /// The end by a verdict. It answers the rule that asked: once a reload has taken that away, it
@@ -109,7 +115,7 @@ fn decided(connection: &ServedConnection, place: &HoldPlace, decision: HoldDecis
         .newer()
         .is_some_and(|newer| !newer.shared.config.rules.iter().any(|known| *known.name == **rule));
     match is_gone {
-        true => WaitEnd::Over(Reason::RuleGone),
+        true => WaitEnd::Ended(Reason::RuleGone),
         false => WaitEnd::Verdict(decision),
     }
 }
@@ -136,23 +142,25 @@ impl Wait<'_> {
                 return Poll::Ready(decided(connection, &place, decision));
             }
             if let Poll::Ready(gone) = stream.poll_gone(task) {
-                return Poll::Ready(WaitEnd::Over(gone.reason()));
+                return Poll::Ready(WaitEnd::Gone(gone.reason()));
             }
             if stream.poll_ends(task).is_ready() {
-                return Poll::Ready(WaitEnd::Over(Reason::Drained(None)));
+                return Poll::Ready(WaitEnd::Ended(Reason::Drained(Some(VERDICT))));
             }
             if connection.is_removed() {
-                return Poll::Ready(WaitEnd::Over(Reason::RuleGone));
+                return Poll::Ready(WaitEnd::Ended(Reason::RuleGone));
             }
             while let Poll::Ready(late) = stream.poll_late(task) {
                 match late {
                     WaitError::Late if left().is_zero() => return Poll::Ready(WaitEnd::Late),
                     WaitError::Late if is_to_end() => {
-                        return Poll::Ready(WaitEnd::Over(Reason::Shed(Shed::Stream)));
+                        return Poll::Ready(WaitEnd::Ended(Reason::Shed(Shed::Unfinished(
+                            VERDICT,
+                        ))));
                     }
                     WaitError::Late => stream.due_in(wait.min(left())),
                     other => {
-                        return Poll::Ready(WaitEnd::Over(ClientLost::Wait(other).reason()));
+                        return Poll::Ready(WaitEnd::Gone(ClientLost::Wait(other).reason()));
                     }
                 }
             }
@@ -175,7 +183,11 @@ impl Wait<'_> {
                 let resting = resting(entry.rest(), hold, (place, since));
                 return Waited::Rests(HeldRest::Stream(resting));
             }
-            WaitEnd::Over(reason) => {
+            WaitEnd::Ended(reason) => {
+                entry.dismiss();
+                return Waited::Refused(reason, since_ms(since));
+            }
+            WaitEnd::Gone(reason) => {
                 (entry.record.failed, entry.record.reason) = (true, reason);
                 entry.end();
                 return Waited::Over;
