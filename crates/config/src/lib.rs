@@ -26,9 +26,9 @@ pub use model::values::tls_version_code;
 pub use model::{
     Access, Action, Balance, CertificateSource, Compression, CompressionMode, DialSource,
     Dictionaries, EvidenceSettings, Hold, Host, HostPort, HttpAddress, HttpUpstream, Listener,
-    ListenerKind, LocalNames, LogFormat, LogSettings, Originate, ProxyProtocol, Refuse, Splice,
-    SpliceUpstream, Terminate, TerminateUpstream, Tickets, TlsUpstream, UpstreamCheck,
-    UpstreamFiles, UpstreamHttp2, UpstreamTls, Version,
+    ListenerKind, LocalNames, LogFormat, LogSettings, Originate, ProxyProtocol, RefusalAlert,
+    Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream, Tickets, TlsUpstream,
+    UpstreamCheck, UpstreamFiles, UpstreamHttp2, UpstreamTls, Version,
 };
 pub use rules::lists;
 pub use rules::lists::{ListFile, ListFiles, ListKind, RenewedList};

@@ -103,7 +103,7 @@ pub(super) fn read<'t>(
             (Action::Terminate(terminate), Needs::Hello)
         }
         Kind::Refuse => {
-            let alert = section.parsed("alert", values::alert);
+            let alert = section.parsed("alert", values::alert).unwrap_or_default();
             let message = section.parsed("message", values::message);
             (Action::Refuse(Refuse { alert, message }), Needs::Nothing)
         }

@@ -567,7 +567,7 @@ fn a_whole_configuration() {
     let allow = vec!["192.168.0.0/16".parse().unwrap(), "::1/128".parse().unwrap()];
     assert_eq!(*config.rules.at(1).action, splice(by_name, allow));
     assert_eq!(config.rules.at(2).action_number, config.rules.at(3).action_number);
-    let alert = Some(AlertDescription::AccessDenied);
+    let alert = RefusalAlert::Always(AlertDescription::AccessDenied);
     assert_eq!(*config.rules.at(2).action, Action::Refuse(Refuse { alert, message: None }));
     let limits = Limits {
         hello_bytes_max: 16_384,

@@ -16,6 +16,7 @@ use crate::table::{
 use crate::unanswered::{UNANSWERED_MAX, UNANSWERED_OF_NETWORK_MAX, UnansweredFlows};
 use crate::waiting::{WAITING_BYTES_MAX, WAITING_MAX};
 
+mod changed;
 mod moving;
 mod random;
 
@@ -307,6 +308,33 @@ fn an_address_has_few_flows() {
     }
     let more = flows.begin(peer("198.51.100.7:1"), &[99; 8], 0, ());
     assert_eq!(more, Err(Full::Address));
+    assert_eq!(flows.next_to_shed_at(&peer("198.51.100.7:2")), None);
+}
+
+/// Of one address those go first that are refused, then those whose client is not proven to be
+/// there, then the longest unused.
+#[test]
+fn of_one_address_strangers_go_first() {
+    let (mut flows, _) = flows();
+    let one = peer("198.51.100.7:1");
+    let begun = |flows: &mut Flows<()>, id: u8, now| {
+        let key = flows.begin(one, &[id; 8], now, ()).unwrap();
+        flows.pass(key, now);
+        flows.note_server_id(key, &[100 + id; 8]);
+        flows.note_server(key, 1, 1, now);
+        key
+    };
+    let [old, new] = [(1, 10), (2, 20)].map(|(id, now)| begun(&mut flows, id, now));
+    for (key, id) in [(old, 101), (new, 102)] {
+        flows.note_named(key, &Header::Short(&[id; 8]), 20);
+    }
+    let stranger = begun(&mut flows, 3, 30);
+    let refused = flows.begin(one, &[4; 8], 40, ()).unwrap();
+    flows.refuse(refused, Box::default(), 40);
+    for expected in [refused, stranger, old, new] {
+        assert_eq!(flows.next_to_shed_at(&one), Some(expected));
+        flows.remove(expected);
+    }
 }
 
 #[test]

@@ -10,6 +10,9 @@ pub trait DatagramGuard {
 
     /// The guard as bytes for another process. `None`: it is in the middle of something.
     fn export(&self) -> Option<Vec<u8>>;
+
+    /// The datagram that ends the client's connection for this reason. Empty: it gets none.
+    fn refusal(&self, reason: &Reason) -> Vec<u8>;
 }
 
 /// The verdict of a guard about a datagram.

@@ -365,10 +365,10 @@ impl Running {
             tracing::error!("a Unix socket keeps its earlier mode: {error}; reload again");
         }
         for bound in listeners.iter().filter(|bound| !known.contains(bound)) {
-            tracing::info!("listening on {}", bound.address);
+            tracing::info!("listening on {}{}", bound.address, bound.protocol());
         }
         for bound in known.iter().filter(|bound| !listeners.contains(bound)) {
-            tracing::info!("stopped listening on {}", bound.address);
+            tracing::info!("stopped listening on {}{}", bound.address, bound.protocol());
         }
         if let Some(writer) = writer {
             self.earlier_writer = Some(std::mem::replace(&mut self.writer, writer));

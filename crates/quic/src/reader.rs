@@ -14,6 +14,9 @@ use crate::open::open;
 /// repeats what is not acknowledged.
 pub const DATAGRAMS_MAX: u16 = 64;
 
+/// Bytes of memory of a version's keys, about. rustls boxes them, and does not tell their size.
+const KEYS_BYTES: usize = 2 << 10;
+
 /// Reads one connection's hello. Feed it every datagram of the client that begins with a long
 /// header, until the client has the handshake's keys. That includes datagrams after the hello: a
 /// server may have lost one that was read here, and must not get another hello.
@@ -23,6 +26,9 @@ pub struct InitialReader {
     /// The server's id, to which the client writes as soon as it knows it, with the same keys.
     pub(crate) server_id: Option<QuicId>,
     pub(crate) keys: Keys,
+    /// Those of the other version that is read here, once the client uses it: its server may have
+    /// chosen it for the rest of the handshake (RFC 9368 section 2.3, RFC 9369 section 4.1).
+    pub(crate) other_keys: Option<Keys>,
     pub(crate) stream: CryptoStream,
     /// The stream behind the hello once the server has answered: a second one, for which it may
     /// have asked (RFC 8446 4.1.4).
@@ -81,6 +87,7 @@ impl InitialReader {
             client_dcid,
             server_id: None,
             keys,
+            other_keys: None,
             stream: CryptoStream::new(hello_bytes_max),
             second: CryptoStream::new(hello_bytes_max),
             hello_bytes: 0,
@@ -114,9 +121,10 @@ impl InitialReader {
         &self.client_dcid
     }
 
-    /// Bytes of memory that it holds beside itself. rustls does not tell the size of its keys.
+    /// Bytes of memory that it holds beside itself.
     pub const fn held_bytes(&self) -> usize {
-        self.stream.held_bytes() + self.second.held_bytes()
+        let keys = if self.other_keys.is_some() { 2 * KEYS_BYTES } else { KEYS_BYTES };
+        keys + self.stream.held_bytes() + self.second.held_bytes()
     }
 
     fn read(&mut self, datagram: &[u8]) -> Result<InitialRead, QuicFault> {
@@ -131,15 +139,18 @@ impl InitialReader {
         for packet in packets(datagram) {
             let packet = packet?;
             let QuicHeader::Long(header) = packet.header else { continue };
-            match header.kind {
+            let version = match header.kind {
                 LongKind::Initial { .. } => self.check_initial(&header, datagram)?,
                 LongKind::ZeroRtt | LongKind::Handshake => continue,
                 LongKind::OtherVersion => return Err(QuicFault::VersionChanged),
                 LongKind::Retry | LongKind::VersionNegotiation => {
                     return Err(QuicFault::NotInitial);
                 }
-            }
-            let opened = open(&packet, &self.keys.remote, self.largest, &mut scratch)?;
+            };
+            // The version that comes second has the numbers and the stream of the first.
+            let largest = self.largest;
+            let keys = self.keys_of(version).ok_or(QuicFault::NotAuthentic)?;
+            let opened = open(&packet, &keys.remote, largest, &mut scratch)?;
             self.largest = self.largest.max(Some(opened.number));
             for frame in InitialFrames::new(opened.payload)? {
                 match frame? {
@@ -180,10 +191,26 @@ impl InitialReader {
         self.second.insert(at.saturating_sub(self.hello_bytes as u64), second)
     }
 
-    fn check_initial(&self, header: &LongHeader<'_>, datagram: &[u8]) -> Result<(), QuicFault> {
-        if header.version != self.version.number() {
-            return Err(QuicFault::VersionChanged);
+    /// The keys of this version, all from the same id. `None` never happens: the suite has them.
+    fn keys_of(&mut self, version: QuicVersion) -> Option<&Keys> {
+        if version == self.version {
+            return Some(&self.keys);
         }
+        if self.other_keys.is_none() {
+            self.other_keys = initial_keys(version, &self.client_dcid);
+        }
+        self.other_keys.as_ref()
+    }
+
+    fn check_initial(
+        &self,
+        header: &LongHeader<'_>,
+        datagram: &[u8],
+    ) -> Result<QuicVersion, QuicFault> {
+        let version = QuicVersion::from_number(header.version);
+        // Before its server has answered a client knows of no other version.
+        let is_known = |it: &QuicVersion| *it == self.version || self.server_id.is_some();
+        let version = version.filter(is_known).ok_or(QuicFault::VersionChanged)?;
         let is_to_server = self.server_id.is_some_and(|id| header.dcid == id.as_bytes());
         if !is_to_server && header.dcid != self.client_dcid.as_bytes() {
             return Err(QuicFault::IdChanged);
@@ -191,6 +218,6 @@ impl InitialReader {
         if datagram.len() < INITIAL_DATAGRAM_BYTES_MIN {
             return Err(QuicFault::ShortDatagram { len: datagram.len() as u16 });
         }
-        Ok(())
+        Ok(version)
     }
 }

@@ -11,7 +11,9 @@ use crate::{DATAGRAMS_MAX, InitialRead, InitialReader, refusal};
 
 const HELLO_BYTES_MAX: usize = 16_384;
 /// Both streams. A vector that grows has up to twice its length.
-const HELD_BYTES_MAX: usize = 2 * 2 * (HELLO_BYTES_MAX + PIECES_MAX * size_of::<Range<usize>>());
+const STREAMS_BYTES_MAX: usize = 2 * 2 * (HELLO_BYTES_MAX + PIECES_MAX * size_of::<Range<usize>>());
+/// Beside them the keys of two versions.
+const HELD_BYTES_MAX: usize = STREAMS_BYTES_MAX + (4 << 10);
 /// An answer is at most three times as long as the shortest first datagram (RFC 9000 section 8.1).
 const ANSWER_BYTES_MAX: usize = 3 * 1_200;
 const DCID: &[u8] = b"first-id";

@@ -127,14 +127,19 @@ fn number(key: &'static str, value: impl Into<u64>) -> Attribute<'static> {
 
 /// The client's request, by OpenTelemetry's conventions for HTTP servers.
 fn server_span(exchange: &ExchangeSpans) -> Span<'_> {
-    let mut attributes = vec![
-        text("url.path", &*exchange.path),
-        text("url.scheme", if exchange.is_tls { "https" } else { "http" }),
-        text("network.protocol.version", exchange.version),
+    let mut attributes = match exchange.is_quic {
+        true => vec![text("network.transport", "quic")],
+        false => vec![
+            text("url.path", &*exchange.path),
+            text("url.scheme", if exchange.is_tls { "https" } else { "http" }),
+            text("network.protocol.version", exchange.version),
+        ],
+    };
+    attributes.extend([
         text("eyelet.outcome", exchange.outcome.name()),
         text("eyelet.reason", exchange.reason),
         text("eyelet.connection", connection_id(exchange.connection)),
-    ];
+    ]);
     match LocalPeer::of(exchange.client.ip()) {
         // Its socket has no port.
         Some(peer) => attributes.push(text("client.address", peer.to_string())),
@@ -188,9 +193,11 @@ fn span<'a>(
     mut attributes: Vec<Attribute<'a>>,
 ) -> Span<'a> {
     let known = METHODS.iter().find(|known| ***known == *exchange.method);
-    attributes.push(text("http.request.method", known.copied().unwrap_or(METHOD_OTHER)));
-    if known.is_none() {
-        attributes.push(text("http.request.method_original", &*exchange.method));
+    if !exchange.is_quic {
+        attributes.push(text("http.request.method", known.copied().unwrap_or(METHOD_OTHER)));
+        if known.is_none() {
+            attributes.push(text("http.request.method_original", &*exchange.method));
+        }
     }
     let start = began.duration_since(UNIX_EPOCH).unwrap_or_default();
     Span {
@@ -199,7 +206,7 @@ fn span<'a>(
         parent_span_id: None,
         flags: FLAGS,
         // The conventions: the method alone, where no template of the path is known.
-        name: known.copied().unwrap_or("HTTP"),
+        name: if exchange.is_quic { "QUIC" } else { known.copied().unwrap_or("HTTP") },
         kind: KIND_SERVER,
         start_time_unix_nano: start.as_nanos().to_string(),
         end_time_unix_nano: (start + duration).as_nanos().to_string(),

@@ -286,6 +286,7 @@ mod tests {
             is_tls: true,
             version: "2",
             client: ([192, 0, 2, 1], 1).into(),
+            is_quic: false,
             status: None,
             outcome: Outcome::Terminated,
             reason: "complete",

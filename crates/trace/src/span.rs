@@ -1,5 +1,5 @@
 //! The record of an exchange: the span of its client's request, and that of the request to its
-//! upstream.
+//! upstream. A flow of QUIC that was refused has one span.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub struct ExchangeSpans {
     pub version: &'static str,
     /// The client's address.
     pub client: SocketAddr,
+    /// True if it is a flow of QUIC that did not pass. Nobody has read a request of it.
+    pub is_quic: bool,
     /// The status that the client got.
     pub status: Option<u16>,
     /// The outcome of the exchange.

@@ -485,11 +485,22 @@ pub struct Hold {
     pub of_requests: bool,
 }
 
+/// The alert of a refuse rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RefusalAlert {
+    /// The reason's.
+    #[default]
+    ByReason,
+    /// This one.
+    Always(AlertDescription),
+    /// None: the client learns nothing.
+    Silence,
+}
+
 /// `action = "refuse"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Refuse {
-    /// Replaces the reason's alert.
-    pub alert: Option<AlertDescription>,
+    pub alert: RefusalAlert,
     /// A line that a refused client of a proxy is shown.
     pub message: Option<Box<str>>,
 }

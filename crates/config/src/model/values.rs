@@ -14,8 +14,8 @@ use eyelet_wire::version::{self, Version};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::model::{
-    DESTINATION, Host, HostPort, HttpAddress, HttpUpstream, SpliceUpstream, TerminateUpstream,
-    TlsUpstream, UpstreamFiles, UpstreamHttp2, UpstreamTls,
+    DESTINATION, Host, HostPort, HttpAddress, HttpUpstream, RefusalAlert, SpliceUpstream,
+    TerminateUpstream, TlsUpstream, UpstreamFiles, UpstreamHttp2, UpstreamTls,
 };
 use eyelet_document::reader::nearest;
 
@@ -328,15 +328,21 @@ pub(crate) fn tls_version(text: &str) -> Result<Version, String> {
     }
 }
 
-/// An alert by its RFC name.
-pub(crate) fn alert(text: &str) -> Result<AlertDescription, String> {
-    AlertDescription::from_name(text).ok_or_else(|| {
+/// Stands for no alert in a file.
+const SILENCE: &str = "none";
+
+/// An alert by its RFC name, or that there is none.
+pub(crate) fn alert(text: &str) -> Result<RefusalAlert, String> {
+    if text == SILENCE {
+        return Ok(RefusalAlert::Silence);
+    }
+    AlertDescription::from_name(text).map(RefusalAlert::Always).ok_or_else(|| {
         let names = AlertDescription::ALL.iter().map(|alert| alert.name());
         match nearest(text, names) {
             Some(near) => format!("\"{text}\" is not an alert; did you mean \"{near}\"?"),
             None => format!(
                 "\"{text}\" is not an alert; expected its name in RFC 8446 as in \
-                \"access_denied\" or \"unrecognized_name\""
+                \"access_denied\" or \"unrecognized_name\", or \"none\""
             ),
         }
     })

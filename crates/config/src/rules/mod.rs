@@ -262,14 +262,14 @@ impl Texts {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Refuse;
+    use super::super::{RefusalAlert, Refuse};
     use super::*;
 
     const RULES: usize = 10_000;
 
     #[test]
     fn a_rule_costs_its_texts_and_a_few_bytes() {
-        let refuse = || Action::Refuse(Refuse { alert: None, message: None });
+        let refuse = || Action::Refuse(Refuse { alert: RefusalAlert::ByReason, message: None });
         let (mut shared, mut own) = (Reading::default(), Reading::default());
         let names: Vec<String> = (0..RULES).map(|n| format!("rule {n}")).collect();
         let files: Vec<String> = (0..2 * RULES).map(|n| format!("certs/{n}.pem")).collect();
@@ -292,11 +292,19 @@ mod tests {
     #[test]
     fn rules_are_found_again() {
         let mut rules = Reading::default();
-        let alert = Some(eyelet_wire::alert::AlertDescription::AccessDenied);
-        rules.push("a", Action::Refuse(Refuse { alert: None, message: None }), vec![]);
+        let alert = RefusalAlert::Always(eyelet_wire::alert::AlertDescription::AccessDenied);
+        rules.push(
+            "a",
+            Action::Refuse(Refuse { alert: RefusalAlert::ByReason, message: None }),
+            vec![],
+        );
         rules.push("", Action::Refuse(Refuse { alert, message: None }), vec![["b.pem", "b.key"]]);
         let both = vec![["c.pem", "c.key"], ["/d.pem", "b.key"]];
-        rules.push("long name", Action::Refuse(Refuse { alert: None, message: None }), both);
+        rules.push(
+            "long name",
+            Action::Refuse(Refuse { alert: RefusalAlert::ByReason, message: None }),
+            both,
+        );
         rules.push("d", Action::Refuse(Refuse { alert, message: None }), vec![["b.pem", "b.key"]]);
         let rules = rules.finish(Path::new("/etc"));
         let summary = |rule: RuleRef<'_>| {

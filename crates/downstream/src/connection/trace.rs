@@ -185,6 +185,7 @@ impl ExchangeTrace {
             is_tls: decided.tls_version.is_some(),
             version: recorded.version,
             client: info.client,
+            is_quic: false,
             status,
             outcome: end.outcome,
             reason: end.reason.summary(),

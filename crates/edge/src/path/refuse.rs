@@ -6,7 +6,7 @@ use eyelet_wire::hello::{NotTls, Peek};
 use eyelet_wire::version::TLS12;
 
 use crate::path::active::Active;
-use eyelet_config::Action;
+use eyelet_config::{Action, RefusalAlert};
 use eyelet_engine::park;
 use eyelet_telemetry::info::{End, Outcome};
 use eyelet_telemetry::reason::{Reason, UserLack};
@@ -26,7 +26,7 @@ pub enum RefusalMessage {
     Alert(AlertDescription),
     /// A 400 response, for a client that spoke HTTP.
     BadRequest,
-    /// Nothing: the client would not understand it.
+    /// Nothing: the client would not understand it, or is not to learn anything.
     Nothing,
 }
 
@@ -40,11 +40,14 @@ pub fn by_rule(
     let tls12_client = version_max.is_some_and(|offered| offered <= TLS12);
     let given = match action {
         Some(Action::Refuse(refuse)) => refuse.alert,
-        _ => None,
+        _ => RefusalAlert::ByReason,
     };
-    let alert = given.unwrap_or_else(|| refusal.alert(tls12_client));
-    let end = End { outcome: Outcome::Refused, reason: reason(refusal) };
-    (RefusalMessage::Alert(alert), end)
+    let message = match given {
+        RefusalAlert::ByReason => RefusalMessage::Alert(refusal.alert(tls12_client)),
+        RefusalAlert::Always(alert) => RefusalMessage::Alert(alert),
+        RefusalAlert::Silence => RefusalMessage::Nothing,
+    };
+    (message, End { outcome: Outcome::Refused, reason: reason(refusal) })
 }
 
 /// Refuses a client that sent no readable hello.

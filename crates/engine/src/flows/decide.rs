@@ -56,28 +56,34 @@ impl Handle {
     /// Refuses a flow with this datagram; empty: silently. Does nothing to one that passes.
     pub fn refuse_flow(&self, flow: Key, answer: Vec<u8>) {
         let worker = &self.worker;
-        let now_ms = worker.now_unix_ms();
-        let refused = {
+        let is_undecided = {
             let mut table = worker.flows.table.borrow_mut();
-            let is_undecided =
-                table.flow(flow).is_some_and(|it| matches!(it.state, State::Undecided(_)));
-            is_undecided.then(|| table.refuse(flow, answer.into(), now_ms))
+            table.flow(flow).is_some_and(|it| matches!(it.state, State::Undecided(_)))
         };
-        let Some((may_send, forgotten)) = refused else { return };
-        worker.counters.flows_refused.up();
-        worker.counters.flows.down();
-        worker.close_passage(flow);
-        if may_send {
-            worker.send_answer(flow);
+        if is_undecided {
+            worker.refuse_flow(flow, answer);
+            worker.counters.flows_refused.up();
         }
-        if let Some(forgotten) = forgotten {
-            worker.flows.table.borrow_mut().remove(forgotten);
-        }
-        worker.note_first_to_shed();
     }
 }
 
 impl Worker {
+    /// Refuses a flow that no server has answered.
+    pub(super) fn refuse_flow(&self, flow: Key, answer: Vec<u8>) {
+        let now_ms = self.now_unix_ms();
+        let (may_send, forgotten) =
+            self.flows.table.borrow_mut().refuse(flow, answer.into(), now_ms);
+        self.counters.flows.down();
+        self.close_passage(flow);
+        if may_send {
+            self.send_answer(flow);
+        }
+        if let Some(forgotten) = forgotten {
+            self.flows.table.borrow_mut().remove(forgotten);
+        }
+        self.note_first_to_shed();
+    }
+
     fn pass_flow(
         self: &Rc<Self>,
         key: Key,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use eyelet_flows::table::{Due, FlowTraffic, QuicFlow, State};
 use eyelet_flows::unanswered::UNANSWERED_MAX;
 use eyelet_memory::slab::Key;
-use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
+use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, Parked};
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
 
 use crate::worker::flow_state::Passage;
@@ -34,14 +34,15 @@ impl Worker {
         loop {
             let due = self.flows.table.borrow_mut().next_due(now_ms, idle_ms);
             let Some((key, due)) = due else { break };
-            self.end_flow(
-                key,
-                match due {
-                    Due::Idle if self.is_draining() => Reason::Drained(None),
-                    Due::Idle | Due::Forgotten => Reason::Timeout(Limit::Idle, None),
-                    Due::Unanswered => Reason::Timeout(Limit::Connect, None),
-                },
-            );
+            match due {
+                Due::Idle if self.is_draining() => self.end_flow(key, Reason::Drained(None)),
+                Due::Idle | Due::Forgotten => {
+                    self.end_flow(key, Reason::Timeout(Limit::Idle, None));
+                }
+                Due::Unanswered => {
+                    self.end_without_upstream(key, Reason::Timeout(Limit::Connect, None));
+                }
+            }
         }
         self.tidy_datagram_sockets();
         self.note_first_to_shed();
@@ -99,6 +100,26 @@ impl Worker {
         }
     }
 
+    /// Ends a flow whose upstream is not there. If no server has answered its client, that is told,
+    /// so that it does not ask until it gives up.
+    pub(super) fn end_without_upstream(self: &Rc<Self>, key: Key, reason: Reason) {
+        let guard = {
+            let mut table = self.flows.table.borrow_mut();
+            let flow = table.flow(key).filter(|flow| !flow.is_answered());
+            flow.and_then(|flow| flow.payload.guard.take())
+        };
+        // The guard is the program's code, so nothing is borrowed meanwhile.
+        let answer = guard.map_or(Vec::new(), |guard| guard.refusal(&reason));
+        let line = {
+            let mut table = self.flows.table.borrow_mut();
+            let flow = table.flow(key).filter(|_| !answer.is_empty());
+            flow.and_then(|flow| Some((flow.payload.info.take()?, flow.moved)))
+        };
+        let Some((parked, moved)) = line else { return self.end_flow(key, reason) };
+        self.refuse_flow(key, answer);
+        self.log_parked(parked, &moved, false, reason);
+    }
+
     /// Ends a flow. One that is being decided has its task end, which writes its access line.
     pub(crate) fn end_flow(self: &Rc<Self>, key: Key, reason: Reason) {
         let removed = self.flows.table.borrow_mut().remove(key);
@@ -125,10 +146,15 @@ impl Worker {
     fn log_flow(self: &Rc<Self>, flow: QuicFlow<Passage>, reason: Reason) {
         let is_answered = flow.is_answered();
         let (moved, passage) = (flow.moved, flow.payload);
-        let Some(parked) = passage.info else { return };
+        if let Some(parked) = passage.info {
+            self.log_parked(parked, &moved, is_answered, reason);
+        }
+    }
+
+    fn log_parked(&self, parked: Parked, moved: &FlowTraffic, is_answered: bool, reason: Reason) {
         self.process.open.fetch_sub(1, Relaxed);
         let info = parked.info(&self.shared.borrow());
-        self.emit_flow(info, &moved, is_answered, reason);
+        self.emit_flow(info, moved, is_answered, reason);
         self.shared.borrow_mut().forget(&parked);
     }
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::cell::RefCell;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::slice::from_ref;
@@ -10,12 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use eyelet_flows::table::FLOWS_OF_ADDRESS_MAX;
+use eyelet_flows::peer::Peer;
+use eyelet_flows::table::{FLOWS_OF_ADDRESS_MAX, Flows};
+use eyelet_flows::unanswered::UNANSWERED_MAX;
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_relay::Relay;
 use eyelet_sys::socket::datagram;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
+use eyelet_telemetry::reason::Reason;
 use tokio::sync::{mpsc, watch};
 
 use crate::departure::{BatchAnswer, Departure, Leaving, departures};
@@ -45,6 +48,10 @@ struct Passing {
 
 struct Dropping(u8);
 
+/// The byte of a guard that refuses without a word.
+const UNTOLD: u8 = 7;
+const REFUSAL: &[u8] = b"it has no upstream";
+
 impl DatagramGuard for Dropping {
     fn read(&mut self, datagram: &[u8], _: Option<&[u8]>) -> GuardTurn {
         if datagram.last() == Some(&self.0) { GuardTurn::Drops } else { GuardTurn::Passes }
@@ -52,6 +59,10 @@ impl DatagramGuard for Dropping {
 
     fn export(&self) -> Option<Vec<u8>> {
         (self.0 != 0).then(|| vec![self.0])
+    }
+
+    fn refusal(&self, _: &Reason) -> Vec<u8> {
+        if self.0 == UNTOLD { Vec::new() } else { REFUSAL.to_vec() }
     }
 }
 
@@ -521,9 +532,9 @@ fn left_alone(
     })
 }
 
-/// The bound of an address is checked before a flow of somebody else ends.
+/// At the bound of an address one of its own flows ends for another, and none of somebody else.
 #[test]
-fn nobody_ends_for_a_client_at_its_own_bound() {
+fn one_of_its_own_ends_for_a_client_at_its_bound() {
     const FLOWS: usize = FLOWS_OF_ADDRESS_MAX;
     let settings = Settings { connections_max: FLOWS + 1, ..SETTINGS };
     let (network, worker) = (Network::new(), worker_with(settings, 64 << 20));
@@ -534,8 +545,10 @@ fn nobody_ends_for_a_client_at_its_own_bound() {
         client.send(&long(0, &first_id.to_be_bytes(), b"client", 1200, 1)).unwrap();
         stepper.iterate();
     }
-    assert_eq!(worker.counters.flows_not_begun.value(), 1);
-    assert_eq!((worker.flows.table.borrow().open(), program.logged.borrow().len()), (FLOWS + 1, 0));
+    assert_eq!(worker.counters.flows_not_begun.value(), 0);
+    assert_eq!((worker.flows.table.borrow().open(), program.logged.borrow().len()), (FLOWS + 1, 1));
+    let heard = std::iter::from_fn(|| network.heard()).count();
+    assert_eq!(heard, 1 + FLOWS + 1, "the last one has passed, too");
     end(stepper, worker);
 }
 
@@ -598,4 +611,62 @@ fn shed_in_the_crowded_worker(are_answered: bool) {
         worker.tidy_datagram_sockets();
     }
     assert_eq!((process.open.load(Relaxed), process.unanswered.all()), (0, 0));
+}
+
+/// The upstream of a flow is gone. A client that no server has answered is told so once for each of
+/// its datagrams; one that was answered, or whose guard has no word for it, is not.
+#[test]
+fn a_client_without_an_upstream_is_told() {
+    for (last, is_answered) in [(1, false), (1, true), (UNTOLD, false)] {
+        let (mut network, worker) = (Network::new(), worker());
+        let (mut stepper, program) = network.serve(&worker);
+        let client = network.begin(&mut stepper, last);
+        let (_, edge) = network.heard().unwrap();
+        if is_answered {
+            network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
+            stepper.iterate();
+            assert_eq!(client.recv(&mut [0; 2048]).unwrap(), 1200);
+        }
+        network.server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let is_told = !is_answered && last != UNTOLD;
+        let next = long(0, b"first-id", b"client", 1200, 9);
+        client.send(&next).unwrap();
+        stepper.iterate();
+        stepper.iterate();
+        let lines = program.logged.take();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].2.contains("refused"), "{lines:?}");
+        let mut told = [0; 64];
+        let heard = client.recv(&mut told).map(|len| told[..len].to_vec());
+        assert_eq!(heard.ok(), is_told.then(|| REFUSAL.to_vec()));
+        assert_eq!(worker.process.open.load(Relaxed), 0);
+        assert_eq!(worker.process.descriptors.load(Relaxed), 0);
+        if is_told {
+            client.send(&next).unwrap();
+            stepper.iterate();
+            assert_eq!(client.recv(&mut told).unwrap(), REFUSAL.len(), "its repetition, too");
+            assert!(program.logged.borrow().is_empty());
+        }
+        end(stepper, worker);
+    }
+}
+
+/// A debt of a worker with too many unanswered flows: an answered one elsewhere does not pay it.
+#[test]
+fn an_answered_flow_stays_where_only_unanswered_ones_are_too_many() {
+    let Scene { network, worker, mut stepper, program, client, edge } = Scene::new();
+    network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
+    stepper.iterate();
+    assert_eq!(client.recv(&mut [0; 2048]).unwrap(), 1200);
+    let budget = Arc::new(Budget::new(64 << 20, 0));
+    let mut others = Flows::<()>::new(&budget, &worker.process.unanswered);
+    for n in 0..=UNANSWERED_MAX as u32 {
+        let from = Ipv4Addr::from(10 << 24 | n << 8);
+        others.begin(Peer::new((from, 1).into(), network.at), b"first-id", 0, ()).unwrap();
+    }
+    assert!(worker.process.unanswered.all() > UNANSWERED_MAX);
+    worker.shed_flows(1);
+    assert!(program.logged.borrow().is_empty());
+    drop(others);
+    end(stepper, worker);
 }

@@ -82,7 +82,9 @@ impl Worker {
                 self.counters.flow_datagrams_dropped.up();
             }
             Err(error) if quinn_udp::is_msg_size_err(&error) => {}
-            Err(error) if is_gone(&error) => self.end_flow(key, Reason::upstream_io(&error)),
+            Err(error) if is_gone(&error) => {
+                self.end_without_upstream(key, Reason::upstream_io(&error));
+            }
             // A route or a filter that changes, or a card that cannot cut: it is lost on its way.
             Err(_) => self.counters.flow_datagrams_dropped.up(),
         }
@@ -113,7 +115,7 @@ impl Worker {
                 Err(error) if quinn_udp::is_msg_size_err(&error) => {}
                 Err(error) => {
                     if is_gone(&error) {
-                        self.end_flow(key, Reason::upstream_io(&error));
+                        self.end_without_upstream(key, Reason::upstream_io(&error));
                     }
                     has_more = false;
                 }

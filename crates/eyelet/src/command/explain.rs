@@ -19,7 +19,7 @@ use eyelet_wire::version::{self, TLS12};
 
 use eyelet_config::{
     self, Action, Config, Depth, Diagnostic, ListenAddress, Listener, ListenerKind, Originate,
-    SpliceUpstream,
+    RefusalAlert, SpliceUpstream,
 };
 
 pub use args::ExplainArgs;
@@ -264,23 +264,8 @@ fn print(given: &Given<'_>, verdict: Verdict, out: &mut impl Write) -> io::Resul
     }
     let rule = verdict.rule.and_then(|id| config.rules.get(id.0 as usize));
     if let Some(why) = verdict.refuse {
-        let own = match rule.map(|rule| rule.action) {
-            Some(Action::Refuse(refuse)) => refuse.alert,
-            _ => None,
-        };
-        let alert = own.unwrap_or_else(|| why.alert(given.hello.version_max <= TLS12));
         writeln!(out, "reason:  {why}")?;
-        match facts.connect {
-            Some(_) if facts.hello.is_none() => {
-                let status = if why == Refusal::NoUser { 407 } else { 403 };
-                writeln!(out, "answer:  {status}, before the hello")?;
-            }
-            _ => writeln!(out, "alert:   {} ({})", alert.name(), alert.code())?,
-        }
-        if facts.transport == Transport::Quic {
-            let code = eyelet_quic::crypto_error(alert);
-            writeln!(out, "answer:  CONNECTION_CLOSE with code {code:#x}")?;
-        }
+        print_answer(given, (rule.map(|rule| rule.action), why), out)?;
     } else if let (Some(Action::Splice(splice)), Some(name)) =
         (rule.map(|rule| rule.action), facts.hello.and_then(|hello| hello.host_name()))
         && splice.upstream == SpliceUpstream::Destination
@@ -293,6 +278,34 @@ fn print(given: &Given<'_>, verdict: Verdict, out: &mut impl Write) -> io::Resul
         if facts.hello.is_some() { "the hello was read" } else { "the hello was not read" };
     writeln!(out, "asked:   {peeked}{}", unknown_facts(facts))?;
     evidence::print_asked(&given.asked, facts, out)
+}
+
+/// Prints what a refused client gets.
+fn print_answer(
+    given: &Given<'_>,
+    (action, why): (Option<&Action>, Refusal),
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let facts = &given.facts;
+    if facts.connect.is_some() && facts.hello.is_none() {
+        let status = if why == Refusal::NoUser { 407 } else { 403 };
+        return writeln!(out, "answer:  {status}, before the hello");
+    }
+    let own = match action {
+        Some(Action::Refuse(refuse)) => refuse.alert,
+        _ => RefusalAlert::ByReason,
+    };
+    let alert = match own {
+        RefusalAlert::ByReason => why.alert(given.hello.version_max <= TLS12),
+        RefusalAlert::Always(alert) => alert,
+        RefusalAlert::Silence => return writeln!(out, "answer:  none"),
+    };
+    writeln!(out, "alert:   {} ({})", alert.name(), alert.code())?;
+    if facts.transport == Transport::Quic {
+        let code = eyelet_quic::crypto_error(alert);
+        writeln!(out, "answer:  CONNECTION_CLOSE with code {code:#x}")?;
+    }
+    Ok(())
 }
 
 fn print_misses(

@@ -58,6 +58,7 @@ mod quic_clients;
 mod quic_flows;
 mod quic_guards;
 mod quic_odd;
+mod quic_one_socket;
 mod quic_service;
 mod quic_tproxy;
 mod quic_upgrade;

@@ -1,5 +1,6 @@
-//! Clients of five libraries of QUIC through the edge, spliced and refused, where a part of the
-//! first flight is lost, another one comes late, and one datagram of a hundred is lost later.
+//! Clients of libraries of QUIC through the edge, spliced and refused, where a part of the first
+//! flight is lost, another one comes late, and one datagram of a hundred is lost later. quinn's is
+//! in `quic_one_socket.rs`.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,27 +14,37 @@ use crate::support::program::{need, python_with, quic_go};
 use crate::support::{Edge, Folder, Pki, Talk, long_output, output};
 
 /// ngtcp2's client asks for this name where it is to connect to loopback.
-const NAMES: [&str; 2] = ["host.test", "localhost"];
+pub const NAMES: [&str; 2] = ["host.test", "localhost"];
 
 /// A server of quic-go behind an edge.
-struct Scene {
+pub struct Scene {
     program: &'static Path,
-    pki: Pki,
-    edge: Edge,
+    pub pki: Pki,
+    pub edge: Edge,
     _server: Talk,
     _folder: Folder,
 }
 
+/// A server of quic-go, and its port.
+pub fn server(program: &Path, pki: &Pki, arguments: &[&str]) -> (Talk, String) {
+    let mut command = Command::new(program);
+    command.args(["serve", &pki.text("origin.pem"), &pki.text("origin.key")]);
+    let mut server = Talk::start(command.args(arguments));
+    server.hear("\n");
+    let port = server.said().trim().to_owned();
+    (server, port)
+}
+
 impl Scene {
     fn new(server_arguments: &[&str], action: &str) -> Option<Self> {
+        Self::with_idle(server_arguments, action, "1s")
+    }
+
+    pub fn with_idle(server_arguments: &[&str], action: &str, idle: &str) -> Option<Self> {
         let program = quic_go()?;
         let pki = Pki::new();
         pki.server("origin", &NAMES, Kind::P256);
-        let mut command = Command::new(program);
-        command.args(["serve", &pki.text("origin.pem"), &pki.text("origin.key")]);
-        let mut server = Talk::start(command.args(server_arguments));
-        server.hear("\n");
-        let port = server.said().trim().to_owned();
+        let (server, port) = server(program, &pki, server_arguments);
         let folder = Folder::new();
         let rule = match action {
             "splice" => format!("action = \"splice\"\nupstream = \"127.0.0.1:{port}\"\n"),
@@ -42,21 +53,21 @@ impl Scene {
         let config = format!(
             "[[listener]]\naddress = \"127.0.0.1:0\"\nquic = true\n\
              [[rule]]\nname = \"both\"\nsni = [\"host.test\", \"localhost\"]\n{rule}\
-             [limits]\nquic_idle_timeout = \"1s\"\n"
+             [limits]\nquic_idle_timeout = \"{idle}\"\n"
         );
         let edge = Edge::start_whole(&folder, &config, |_| ());
         Some(Self { program, pki, edge, _server: server, _folder: folder })
     }
 
-    fn splicing() -> Option<Self> {
+    pub fn splicing() -> Option<Self> {
         Self::new(&[], "splice")
     }
 
-    fn refusing() -> Option<Self> {
+    pub fn refusing() -> Option<Self> {
         Self::new(&[], "refuse")
     }
 
-    fn relay(&self) -> Relay {
+    pub fn relay(&self) -> Relay {
         Relay::start(self.edge.address(), Weather::ROUGH)
     }
 
@@ -71,7 +82,7 @@ impl Scene {
     }
 
     /// The outcome of the only flow, which has this name.
-    fn outcome(&self, name: &str) -> Value {
+    pub fn outcome(&self, name: &str) -> Value {
         let line = self.edge.line(name, |line| line["sni"] == name);
         assert_eq!((&line["transport"], &line["rule"]), (&"quic".into(), &"both".into()), "{line}");
         assert_eq!(self.edge.lines().len(), 1, "{:#?}", self.edge.lines());
@@ -168,4 +179,42 @@ fn chromium_by_http3() {
     assert!(said.contains("ERR_QUIC_PROTOCOL_ERROR"), "{said}");
     let line = scene.edge.line("of Chromium", |line| line["sni"] == NAMES[0]);
     assert_eq!(line["outcome"], "refused", "{line}");
+}
+
+/// Compatible version negotiation (RFC 9368): the client begins in one version, and its server goes
+/// on in the other one. A server that knows its own alone has the client begin anew, and is decided
+/// anew.
+#[test]
+fn a_server_chooses_the_other_version() {
+    let Some(python) = python_with("aioquic") else { return };
+    let pki = Pki::new();
+    pki.server("origin", &NAMES, Kind::P256);
+    let (v1, v2) = ("1,2", "2,1");
+    for (first, client, server, chosen) in
+        [(1, v2, v2, 2), (2, v1, v1, 1), (2, v2, v2, 2), (2, v2, "1", 1), (1, v1, "2", 2)]
+    {
+        let mut command = Command::new(python);
+        command.args([
+            SERVER_AND_CLIENT,
+            "serve",
+            &pki.text("origin.pem"),
+            &pki.text("origin.key"),
+        ]);
+        let mut server_talk = Talk::start(command.arg(format!("versions={server}")));
+        server_talk.hear("\n");
+        let folder = Folder::new();
+        let config = format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\nquic = true\n\
+             [[rule]]\nsni = \"host.test\"\naction = \"splice\"\nupstream = \"127.0.0.1:{}\"\n",
+            server_talk.said().trim()
+        );
+        let edge = Edge::start_whole(&folder, &config, |_| ());
+        let relay = Relay::start(edge.address(), Weather::ROUGH);
+        let mut command = Command::new(python);
+        command.args([SERVER_AND_CLIENT, "ask", &relay.port.to_string(), NAMES[0]]);
+        command.args([BYTES.to_string(), pki.text("ca.pem"), format!("versions={client}")]);
+        let said = answer(Talk::start(command.arg(format!("first={first}"))));
+        let case = format!("{first} of {client} to {server}: {said}");
+        assert_eq!((&said["bytes"], &said["version"]), (&BYTES.into(), &chosen.into()), "{case}");
+    }
 }

@@ -20,7 +20,8 @@ pub const SERVER_AND_CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/
 pub const BYTES: usize = 1 << 20;
 /// At least so many datagrams are repeated.
 const REPEATS: usize = 300;
-/// `access_denied` as a transport error (RFC 9001 section 4.8).
+/// `internal_error` and `access_denied` as transport errors (RFC 9001 section 4.8).
+const INTERNAL_ERROR: u64 = 0x0100 + 80;
 pub const ACCESS_DENIED: u64 = 0x0100 + 49;
 
 /// A server of aioquic behind an edge.
@@ -199,6 +200,9 @@ struct Way {
     from_edge: usize,
     late: Option<Vec<u8>>,
     first: Vec<u8>,
+    /// It moves with the client's next datagram. Were it to move at once, a client that waits could
+    /// not be found by anybody.
+    moves_next: bool,
     moves: Arc<AtomicUsize>,
 }
 
@@ -207,8 +211,20 @@ impl Way {
         front.set_nonblocking(true).unwrap();
         let (from_client, from_edge, client, late) = (0, 0, None, None);
         let back = back(edge.ip());
-        let first = Vec::new();
-        Self { front, back, edge, client, weather, from_client, from_edge, late, first, moves }
+        let (first, moves_next) = (Vec::new(), false);
+        Self {
+            front,
+            back,
+            edge,
+            client,
+            weather,
+            from_client,
+            from_edge,
+            late,
+            first,
+            moves_next,
+            moves,
+        }
     }
 
     /// Passes what is there. Returns whether anything was.
@@ -218,6 +234,11 @@ impl Way {
         if let Ok((len, client)) = self.front.recv_from(&mut bytes) {
             self.client = Some(client);
             self.from_client += 1;
+            if std::mem::take(&mut self.moves_next) {
+                let (from, to) = self.weather.moves_to.unwrap_or((self.edge.ip(), self.edge));
+                (self.back, self.edge) = (back(from), to);
+                self.moves.fetch_add(1, Ordering::Relaxed);
+            }
             if self.first.is_empty() {
                 self.first = bytes[..len].to_vec();
             }
@@ -242,11 +263,8 @@ impl Way {
             if !self.is_lost(self.from_edge) {
                 let _ = self.front.send_to(&bytes[..len], self.client.unwrap());
             }
-            if self.weather.moves_each.is_some_and(|each| self.from_edge.is_multiple_of(each)) {
-                let (from, to) = self.weather.moves_to.unwrap_or((self.edge.ip(), self.edge));
-                (self.back, self.edge) = (back(from), to);
-                self.moves.fetch_add(1, Ordering::Relaxed);
-            }
+            let each = self.weather.moves_each;
+            self.moves_next |= each.is_some_and(|each| self.from_edge.is_multiple_of(each));
             had = true;
         }
         had
@@ -364,19 +382,41 @@ fn a_flow_outlives_a_reload() {
     assert_eq!(scene.line("host.test")["outcome"], "spliced");
 }
 
-/// The kernel says that nobody listens there, and the flow ends by that.
+/// The kernel says that nobody listens there, and the flow ends by that. Its client hears it at
+/// once, and one whose server is silent when its time is over: neither asks until it gives up.
 #[test]
-fn an_upstream_that_is_gone_ends_its_flow() {
-    let Some(mut scene) = Scene::new(&[], "") else { return };
+fn a_client_whose_upstream_is_gone_or_silent_is_told() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let rule = format!(
+        "[[rule]]\nsni = \"silent.test\"\naction = \"splice\"\nupstream = \"{}\"\n",
+        silent.local_addr().unwrap()
+    );
+    let Some(mut scene) = Scene::new(&[], &rule) else { return };
     scene.server.hang_up();
     scene.server.signal(Signal::KILL);
-    let mut client = scene.client(scene.edge.port(), "host.test");
-    let line = scene.line("host.test");
-    assert_eq!(line["outcome"], "failed", "{line}");
-    let reason = line["reason"].as_str().unwrap();
-    assert!(reason.contains("refused"), "{line}");
-    client.hang_up();
-    client.signal(Signal::KILL);
+    for (name, why) in [("host.test", "refused"), ("silent.test", "connect_timeout")] {
+        let said = scene.ask(scene.edge.port(), name);
+        assert_eq!(said["code"], INTERNAL_ERROR, "{name}: {said}");
+        let line = scene.line(name);
+        assert_eq!(line["outcome"], "failed", "{line}");
+        assert!(line["reason"].as_str().unwrap().contains(why), "{line}");
+    }
+    assert_eq!(scene.edge.lines().len(), 2, "{:#?}", scene.edge.lines());
+}
+
+/// `alert = "none"`: not a byte comes back.
+#[test]
+fn a_client_may_be_refused_without_a_word() {
+    let rule = "[[rule]]\nname = \"hush\"\nsni = \"hush.test\"\naction = \"refuse\"\n\
+                alert = \"none\"\n";
+    let Some(scene) = Scene::new(&[], rule) else { return };
+    let first = first_datagram(&scene, "hush.test");
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.send_to(&first, scene.edge.address()).unwrap();
+    let line = scene.line("hush.test");
+    assert_eq!((&line["outcome"], &line["rule"]), (&"refused".into(), &"hush".into()), "{line}");
+    client.set_read_timeout(Some(A_WHILE)).unwrap();
+    client.recv(&mut [0; 2048]).unwrap_err();
 }
 
 /// A datagram that begins no flow gets no answer, and makes no line.

@@ -215,6 +215,7 @@ fn a_listener_goes_and_comes_again() {
     let client = scene.client(relay.port, "host.test");
     relay.wait_stop();
     scene.reload(2, scene.server_port, "quic_idle_timeout = \"30s\"\n");
+    scene.edge.wait_log(&format!("stopped listening on {address} for QUIC"));
     let first = first_datagram(&scene, "bad.test");
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     stranger.send_to(&first, address).unwrap();

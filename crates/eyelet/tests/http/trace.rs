@@ -2,7 +2,7 @@
 //! gets. No collector costs a client its answer.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::support::program::python_with;
 use crate::support::two::{Two, run};
 use crate::support::upstream::nobody;
 use crate::support::web::{Web, ask, chunks, get, head};
-use crate::support::{Edge, Pki, Talk, Upstream, need, output, until};
+use crate::support::{Edge, Folder, Pki, Talk, Upstream, need, output, until};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
@@ -493,4 +493,38 @@ fn a_span_rests_with_its_exchange_and_moves() {
     let asked = spans.iter().find(|span| span["parentSpanId"] == said["span_id"]).unwrap();
     assert_eq!(attribute(asked, "http.response.status_code"), "200", "{asked:#}");
     assert_eq!(collector.spans().len(), 2);
+}
+
+/// A refused flow of QUIC has a span, with the name that it asked for.
+#[test]
+fn a_refused_flow_of_quic_is_traced() {
+    let collector = Collector::new();
+    let config = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nquic = true\n\
+         [[rule]]\nname = \"no\"\nsni = \"aioquic.example\"\naction = \"refuse\"\n{}",
+        collector.settings("sample = 1.0")
+    );
+    let folder = Folder::new();
+    let edge = Edge::start_whole(&folder, &config, |_| ());
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.send_to(&recorded(), edge.address()).unwrap();
+    let span = collector.wait(1).remove(0);
+    assert_eq!(span["name"], "QUIC", "{span:#}");
+    for (key, value) in [
+        ("network.transport", "quic"),
+        ("server.address", "aioquic.example"),
+        ("eyelet.outcome", "refused"),
+        ("eyelet.rule", "no"),
+    ] {
+        assert_eq!(attribute(&span, key), value, "{span:#}");
+    }
+}
+
+/// The recorded first datagram of a client.
+fn recorded() -> Vec<u8> {
+    let text = include_str!("../../../quic/src/tests/bytes/aioquic.hex");
+    let digits = text.lines().skip(1).take_while(|line| !line.starts_with('#'));
+    let digits: String = digits.collect();
+    let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+    (0..digits.len()).step_by(2).map(byte).collect()
 }

@@ -2,6 +2,8 @@
 
 quic.py serve CERTIFICATE KEY [retry]   prints its port, and serves until its input ends
 quic.py ask PORT NAME BYTES CA          prints what came as JSON: bytes, or the error's code
+
+Behind either: `versions=1,2`, those of QUIC in their order, and `first=2`, the client's first one.
 """
 
 import asyncio
@@ -14,8 +16,19 @@ from aioquic.asyncio import connect, serve
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import ConnectionTerminated, StreamDataReceived
+from aioquic.quic.packet import QuicProtocolVersion
 
 ALPN = ["eyelet-test"]
+VERSIONS = {"1": QuicProtocolVersion.VERSION_1, "2": QuicProtocolVersion.VERSION_2}
+
+
+def options(configuration, words):
+    """Sets what the words behind the others say."""
+    for key, _, value in (word.partition("=") for word in words):
+        if key == "versions":
+            configuration.supported_versions = [VERSIONS[one] for one in value.split(",")]
+        if key == "first":
+            configuration.original_version = VERSIONS[value]
 
 
 class Server(QuicConnectionProtocol):
@@ -43,20 +56,26 @@ class Client(QuicConnectionProtocol):
             self.over.set_result({"code": event.error_code, "bytes": self.received})
 
 
-async def run_server(certificate, key, retry):
+async def run_server(certificate, key, words):
     configuration = QuicConfiguration(is_client=False, alpn_protocols=ALPN)
+    options(configuration, words)
     configuration.load_cert_chain(certificate, key)
     server = await serve(
-        "127.0.0.1", 0, configuration=configuration, create_protocol=Server, retry=retry
+        "127.0.0.1",
+        0,
+        configuration=configuration,
+        create_protocol=Server,
+        retry="retry" in words,
     )
     print(server._transport.get_extra_info("sockname")[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
-async def ask(port, name, count, authorities):
+async def ask(port, name, count, authorities, words):
     configuration = QuicConfiguration(
         alpn_protocols=ALPN, server_name=name, cafile=authorities, idle_timeout=30
     )
+    options(configuration, words)
     began, clients = time.monotonic(), []
 
     def create(*arguments, **more):
@@ -72,6 +91,8 @@ async def ask(port, name, count, authorities):
             client._quic.send_stream_data(stream, str(count).encode(), end_stream=True)
             client.transmit()
             said = await client.over
+            versions = {number: int(name) for name, number in VERSIONS.items()}
+            said["version"] = versions.get(client._quic._version)
     except ConnectionError:
         said = await asyncio.wait_for(clients[-1].over, 1)
     said["seconds"] = time.monotonic() - began
@@ -79,6 +100,6 @@ async def ask(port, name, count, authorities):
 
 
 if sys.argv[1] == "serve":
-    asyncio.run(run_server(sys.argv[2], sys.argv[3], "retry" in sys.argv[4:]))
+    asyncio.run(run_server(sys.argv[2], sys.argv[3], sys.argv[4:]))
 else:
-    asyncio.run(ask(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]))
+    asyncio.run(ask(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5], sys.argv[6:]))

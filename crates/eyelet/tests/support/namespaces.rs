@@ -191,6 +191,11 @@ impl Origin {
         (stream, from)
     }
 
+    /// The next connection, however late it comes.
+    pub fn accept(&self) -> (TcpStream, SocketAddr) {
+        self.0.accept().unwrap()
+    }
+
     /// True if nobody connects for a while.
     pub fn is_left_alone(&self, wait: Duration) -> bool {
         self.0.set_nonblocking(true).unwrap();

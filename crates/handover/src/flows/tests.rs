@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::format::tests::from_hex;
+use eyelet_telemetry::reason::Reason;
+
 use crate::guard::GuardTurn;
 
 struct Stored(Vec<u8>);
@@ -14,6 +16,10 @@ impl DatagramGuard for Stored {
 
     fn export(&self) -> Option<Vec<u8>> {
         Some(self.0.clone())
+    }
+
+    fn refusal(&self, _: &Reason) -> Vec<u8> {
+        Vec::new()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The datagrams of a client after its server's answer: to the server's id, and a second hello.
 
-use eyelet_wire::quic::QuicFault;
+use eyelet_wire::quic::{QuicFault, QuicVersion};
 
 use super::made::{Made, USUAL, crypto, hello_message};
 use super::read_first;
@@ -66,4 +66,35 @@ fn a_second_hello_passes_only_with_the_first_ones_name() {
     let (mut early, _) = read_first(&USUAL.datagram(&crypto(0, &message)));
     let read = early.feed(&Made { number: 1, ..USUAL }.datagram(&crypto(message.len(), &message)));
     assert!(matches!(read, InitialRead::Fault(QuicFault::Hello(_))), "{read:?}");
+}
+
+/// Compatible version negotiation (RFC 9368): the server answers in the other version, and the
+/// client goes on in that one, with one stream and keys from its first id.
+#[test]
+fn the_server_may_choose_the_other_version() {
+    let message = hello_message();
+    for (first, chosen) in [(QuicVersion::V1, QuicVersion::V2), (QuicVersion::V2, QuicVersion::V1)]
+    {
+        let usual = Made { version: first, ..USUAL };
+        let chosen = Made { version: chosen, ..USUAL };
+        let (mut reader, read) = read_first(&usual.datagram(&crypto(0, &message)));
+        assert!(matches!(read, InitialRead::Hello(_)), "{read:?}");
+        let before = reader.held_bytes();
+        let early = reader.feed(&Made { number: 1, ..chosen }.datagram(&[1]));
+        assert!(matches!(early, InitialRead::Fault(QuicFault::VersionChanged)), "{early:?}");
+        reader.note_server_id(SERVER);
+        let next = |number, frames: &[u8]| Made { dcid: SERVER, number, ..chosen }.datagram(frames);
+        for (number, frames) in [(1, vec![1]), (2, crypto(0, &message))] {
+            let read = reader.feed(&next(number, &frames));
+            assert!(matches!(read, InitialRead::Known), "{number}: {read:?}");
+        }
+        assert!(reader.held_bytes() > before, "its keys count");
+        let mut other = message.clone();
+        other[60] ^= 1;
+        let read = reader.feed(&next(3, &crypto(0, &other)));
+        assert!(matches!(read, InitialRead::Fault(QuicFault::Overlap { .. })), "{read:?}");
+        // What was sent before the answer may still be on its way.
+        let read = reader.feed(&Made { number: 1, ..usual }.datagram(&crypto(0, &message)));
+        assert!(matches!(read, InitialRead::Known), "{read:?}");
+    }
 }

@@ -22,6 +22,7 @@ fn exchange() -> ExchangeSpans {
         is_tls: true,
         version: "1.1",
         client: "[::ffff:192.0.2.7]:50000".parse().unwrap(),
+        is_quic: false,
         status: Some(200),
         outcome: Outcome::Terminated,
         reason: "complete",
@@ -45,6 +46,36 @@ fn attribute<'a>(span: &'a Value, key: &str) -> Option<&'a str> {
     let found = all.iter().find(|attribute| attribute["key"] == key)?;
     let value = found["value"].as_object().unwrap().values().next().unwrap();
     Some(value.as_str().unwrap())
+}
+
+/// A flow that was refused: nothing is said of a request that nobody has read.
+#[test]
+fn a_refused_flow_of_quic_is_a_span_without_a_request() {
+    let refused = ExchangeSpans {
+        is_quic: true,
+        method: "".into(),
+        path: "".into(),
+        host: Some("games.example".into()),
+        status: None,
+        outcome: Outcome::Refused,
+        reason: "refused by name",
+        ..exchange()
+    };
+    let spans = spans(&[refused]);
+    assert_eq!((spans.len(), &spans[0]["name"]), (1, &json!("QUIC")));
+    for (key, value) in [
+        ("network.transport", Some("quic")),
+        ("server.address", Some("games.example")),
+        ("eyelet.outcome", Some("refused")),
+        ("eyelet.reason", Some("refused by name")),
+        ("eyelet.rule", Some("app")),
+        ("client.address", Some("192.0.2.7")),
+        ("http.request.method", None),
+        ("url.path", None),
+        ("error.type", None),
+    ] {
+        assert_eq!(attribute(&spans[0], key), value, "{key}");
+    }
 }
 
 #[test]

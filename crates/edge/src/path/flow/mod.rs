@@ -28,6 +28,7 @@ use crate::path::shadow;
 use crate::snapshot::edge::Edge;
 
 mod reading;
+mod traced;
 
 pub use reading::import_guard;
 
@@ -44,6 +45,7 @@ pub async fn flow(edge: Rc<Edge>, handle: Handle, mut info: Box<ConnectionInfo>,
     let panicked = |_| Err(End::failed(Reason::Internal("a panic")).into());
     if let Err(RefusedFlow { message, end }) = served.unwrap_or_else(panicked) {
         handle.refuse_flow(flow, reading.refusal(&message, &end));
+        traced::refusal(&edge, &info, &end);
         edge.engine.emit(&info, &end);
     }
 }

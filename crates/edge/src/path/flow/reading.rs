@@ -14,9 +14,6 @@ use eyelet_wire::quic::{QuicAnswer, QuicFault, QuicHeader, QuicId, packets};
 
 use crate::path::refuse::RefusalMessage;
 
-/// Bytes of the keys that a reader has, beside what it says (rustls' are boxed).
-const KEYS_BYTES: usize = 2 << 10;
-
 /// The end of a flow that does not pass, and what its client is told.
 pub struct RefusedFlow {
     pub message: RefusalMessage,
@@ -95,25 +92,37 @@ impl FlowReading {
 
     /// The guard of the flow's datagrams, and how many of those that wait it has seen.
     pub fn guard(&mut self, budget: &Arc<Budget>) -> (Option<Box<dyn DatagramGuard>>, usize) {
-        let guard = self.reader.take().map(|reader| ReadingGuard::boxed(reader, budget));
+        let guard = self.reader.take();
+        let guard = guard.map(|reader| ReadingGuard::boxed(reader, self.client_id, budget));
         (guard, self.seen)
     }
 
     /// The datagram that ends the client's connection. Empty: it gets none.
     pub fn refusal(&self, message: &RefusalMessage, end: &End) -> Vec<u8> {
-        let code = match (&end.reason, message) {
-            (Reason::MalformedQuic(fault), _) => match fault.answer() {
-                QuicAnswer::Close(code) => code,
-                QuicAnswer::Drop => return Vec::new(),
-            },
-            (_, RefusalMessage::Alert(alert)) => crypto_error(*alert),
-            (_, RefusalMessage::BadRequest | RefusalMessage::Nothing) => return Vec::new(),
-        };
-        let (Some(reader), Some(client_id)) = (&self.reader, &self.client_id) else {
-            return Vec::new();
-        };
-        refusal(reader.version(), reader.client_dcid(), client_id, code).unwrap_or_default()
+        match &self.reader {
+            Some(reader) => refused(reader, self.client_id, message, &end.reason),
+            None => Vec::new(),
+        }
     }
+}
+
+/// The datagram that ends the connection of a client for this reason. Empty: it gets none.
+fn refused(
+    reader: &InitialReader,
+    client_id: Option<QuicId>,
+    message: &RefusalMessage,
+    reason: &Reason,
+) -> Vec<u8> {
+    let code = match (reason, message) {
+        (Reason::MalformedQuic(fault), _) => match fault.answer() {
+            QuicAnswer::Close(code) => code,
+            QuicAnswer::Drop => return Vec::new(),
+        },
+        (_, RefusalMessage::Alert(alert)) => crypto_error(*alert),
+        (_, RefusalMessage::BadRequest | RefusalMessage::Nothing) => return Vec::new(),
+    };
+    let Some(client_id) = client_id else { return Vec::new() };
+    refusal(reader.version(), reader.client_dcid(), &client_id, code).unwrap_or_default()
 }
 
 /// The guard of a flow from another process. `None`: its bytes are of no reader.
@@ -124,24 +133,31 @@ pub fn import_guard(
 ) -> Option<Box<dyn DatagramGuard>> {
     // A hello that has passed may be longer than the newest limit.
     let reader = InitialReader::import(bytes, hello_bytes_max.max(bytes.len()))?;
-    Some(ReadingGuard::boxed(reader, budget))
+    // Its client's id stays behind: a client that its server does not answer now is not told.
+    Some(ReadingGuard::boxed(reader, None, budget))
 }
 
 /// Reads a client's datagrams after the decision, as long as one may have a hello.
 struct ReadingGuard {
     reader: InitialReader,
+    /// The client's own id, by which it is told that there is no upstream.
+    client_id: Option<QuicId>,
     counted: Counted,
 }
 
 impl ReadingGuard {
-    fn boxed(reader: InitialReader, budget: &Arc<Budget>) -> Box<dyn DatagramGuard> {
+    fn boxed(
+        reader: InitialReader,
+        client_id: Option<QuicId>,
+        budget: &Arc<Budget>,
+    ) -> Box<dyn DatagramGuard> {
         let counted = Counted::of(budget, Account::Flows, held(&reader));
-        Box::new(Self { reader, counted })
+        Box::new(Self { reader, client_id, counted })
     }
 }
 
 fn held(reader: &InitialReader) -> usize {
-    size_of::<ReadingGuard>() + reader.held_bytes() + KEYS_BYTES
+    size_of::<ReadingGuard>() + reader.held_bytes()
 }
 
 impl DatagramGuard for ReadingGuard {
@@ -162,6 +178,10 @@ impl DatagramGuard for ReadingGuard {
 
     fn export(&self) -> Option<Vec<u8>> {
         self.reader.export()
+    }
+
+    fn refusal(&self, reason: &Reason) -> Vec<u8> {
+        refused(&self.reader, self.client_id, &RefusalMessage::of(reason), reason)
     }
 }
 
