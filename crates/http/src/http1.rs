@@ -286,7 +286,7 @@ async fn step(
 ) -> Step {
     let Request { parts, length, keep_alive, roles, .. } = request;
     let length = *length;
-    let close = !*keep_alive || served.why_last().is_some();
+    let close = !*keep_alive || served.is_last();
     let mut stream = Stream::one(client, length, parts.version, close);
     stream.note_roles(*roles);
     stream.has_asked(asked, (pipeline, served));

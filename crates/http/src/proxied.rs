@@ -177,7 +177,7 @@ impl ProxiedClient {
         for name in for_proxies {
             parts.headers.remove(name);
         }
-        let close = !keep_alive || served.why_last().is_some();
+        let close = !keep_alive || served.is_last();
         let mut stream = Stream::one(&mut self.client, length, parts.version, close);
         stream.note_roles(roles);
         let done = exchange(&served, &mut stream, &mut parts, length).await;

@@ -358,17 +358,19 @@ impl ConnectionTable {
         Duration::from_millis(u64::from(ticks) * TICK_MS)
     }
 
-    /// Makes the connection due after `wait` from now.
+    /// Makes the connection due after `wait` from now, also after an earlier deadline has passed.
     pub fn due_in(&mut self, key: Key, wait: Duration) {
-        if self.slots.slot(key).is_some() {
-            // Rounded up, plus one because the current tick may be nearly over.
-            let of_second = u64::from(wait.subsec_millis()).div_ceil(TICK_MS);
-            let ticks = wait.as_secs().saturating_mul(1000 / TICK_MS);
-            let ticks = ticks.saturating_add(of_second + 1);
-            let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 2);
-            let deadline = self.wheel.now().saturating_add(ticks);
-            self.wheel.set(&mut self.slots, key.index, deadline);
+        let Some(slot) = self.slots.slot(key) else { return };
+        if let SlotState::Active { is_late, .. } = &mut slot.state {
+            *is_late = false;
         }
+        // Rounded up, plus one because the current tick may be nearly over.
+        let of_second = u64::from(wait.subsec_millis()).div_ceil(TICK_MS);
+        let ticks = wait.as_secs().saturating_mul(1000 / TICK_MS);
+        let ticks = ticks.saturating_add(of_second + 1);
+        let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 2);
+        let deadline = self.wheel.now().saturating_add(ticks);
+        self.wheel.set(&mut self.slots, key.index, deadline);
     }
 
     /// Returns the time since the connection's deadline was last set to `wait` from then.

@@ -92,7 +92,7 @@ impl Pipeline {
             return;
         }
         let budget = &served.http.engine.process.budget;
-        while self.waiting.len() < AHEAD_MAX && served.why_last().is_none() && !budget.is_tight(0) {
+        while self.waiting.len() < AHEAD_MAX && !served.is_last() && !budget.is_tight(0) {
             let head_bytes_max = served.http.shared.config.http.head_bytes_max;
             let Some((next, head_bytes)) = following(&client.plain, head_bytes_max) else { return };
             let Some(next_asked) = ask(served, &next) else { return };

@@ -49,13 +49,7 @@ impl From<io::Error> for WaitError {
 impl Handle {
     /// Sets the deadline of all waits from now on, also after an earlier deadline has passed.
     pub fn due_in(&self, wait: Duration) {
-        let mut table = self.worker.table.borrow_mut();
-        table.due_in(self.key, wait);
-        if let Some(SlotState::Active { is_late, .. }) =
-            table.slot(self.key).map(|slot| &mut slot.state)
-        {
-            *is_late = false;
-        }
+        self.worker.table.borrow_mut().due_in(self.key, wait);
     }
 
     /// Notes what a list of connections shows of this one.

@@ -287,6 +287,9 @@ impl<'a> Exchange<'a, '_> {
                 if let Poll::Ready(head) = self.poll_head(task, upstream, wait.asked) {
                     return Poll::Ready(head.map(HeadEvent::Response));
                 }
+                if !self.is_any_due(task) {
+                    return Poll::Pending;
+                }
                 if wait.may_rest && self.rests_before_head(asked, began) {
                     self.record.note_rests(self.served, clock::since(began));
                     return Poll::Ready(Ok(HeadEvent::Rests(began, false)));
@@ -360,6 +363,13 @@ impl<'a> Exchange<'a, '_> {
             return Poll::Ready(Err(exchange_error.into()));
         }
         Poll::Pending
+    }
+
+    /// False in most polls: no deadline has passed, and nothing is to rest. Then it waits for that.
+    fn is_any_due(&mut self, task: &mut Context<'_>) -> bool {
+        self.stream.is_multiplexed()
+            || self.served.http.engine.rests_at_once()
+            || self.stream.poll_late(task).is_ready()
     }
 
     /// Waits until the upstream's timeout ends, or the request's body has not moved for too long.

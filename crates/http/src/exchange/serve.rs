@@ -371,7 +371,7 @@ impl<'a> Exchange<'a, '_> {
             return Err(ResponseFault::Unasked.into());
         }
         let passing = asked.as_mut().ok_or(NO_FIT)?;
-        if !passing.upload.done || served.why_last().is_some() {
+        if !passing.upload.done || served.is_last() {
             self.stream.close_after();
         }
         passing.download.begin(head.length());

@@ -36,6 +36,11 @@ impl ServedConnection {
         self.rule = ServingRule { shadows: std::mem::take(&mut self.rule.shadows), ..rule };
     }
 
+    /// True if the connection takes no request after the present ones.
+    pub fn is_last(&self) -> bool {
+        self.is_gone() || self.http.engine.begins_nothing(self.info.decided.http2)
+    }
+
     /// Returns the reason why the connection takes no request after the present ones, if it does
     /// not: HTTP/1.1 then says `Connection: close`, and HTTP/2 sends GOAWAY.
     pub fn why_last(&self) -> Option<Reason> {
