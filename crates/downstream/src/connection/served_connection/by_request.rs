@@ -165,7 +165,7 @@ impl ServedConnection {
         let has_verdict = self.info.decided.held.is_some();
         match self.requests {
             ServedRequests::OfConnection(_) => true,
-            ServedRequests::OfRule => !is_multiplexed && !(has_verdict && holds_connections()),
+            ServedRequests::OfRule => !(is_multiplexed || has_verdict && holds_connections()),
         }
     }
 
