@@ -226,8 +226,8 @@ fn check_leads(leads: &[Lead<'_>], listeners: &Listeners) {
         let Some((from, before)) = both else { continue };
         let Some(middle) = listeners.list.get(*from) else { continue };
         let message = format!(
-            "the listener {} is itself an upstream, at line {}: what comes to it so is refused \
-             here, as a loop",
+            "the listener {} is itself an upstream, at line {}: connections that come back that \
+             way are refused as a loop",
             middle.called(),
             before.line()
         );
@@ -274,8 +274,8 @@ fn check_coverage(
     if let Some(stopped) = coverage.stopped_at
         && let Some(section) = sections.get(stopped.0 as usize)
     {
-        let message = "from here on, rules were not checked for earlier rules that cover them: \
-            too many share names, or have none";
+        let message = "rules from here on are not checked for earlier rules that cover them: too \
+                       many rules share names, or have none";
         section.at.warning(message);
     }
 }

@@ -397,14 +397,23 @@ fn terminate(
     if !matches!(upstream, TerminateUpstream::Http(_)) {
         compression::check_unused(section);
         if let Some(at) = section.key_at("headers").or(section.key_at("hsts")) {
-            at.error("only responses of an upstream with HTTP have fields");
+            at.error(
+                "this has no effect: the upstream of this rule gets bytes, and only responses \
+                      by HTTP have fields; leave it out, or write an http:// upstream",
+            );
         }
     }
     if let Some(at) = section.key_at("client_cert_header").filter(|_| client_cert_header) {
         if client_ca.is_none() && client_spiffe.is_empty() {
-            at.error("only with `client_ca` or `client_spiffe` does Eyelet ask for a certificate");
+            at.error(
+                "clients of this rule show no certificate; add `client_ca` or \
+                      `client_spiffe`, by which Eyelet asks for one",
+            );
         } else if !matches!(upstream, TerminateUpstream::Http(_)) {
-            at.error("only requests to an upstream with HTTP have fields");
+            at.error(
+                "this has no effect: the upstream of this rule gets bytes, and only requests \
+                      by HTTP have fields; leave it out, or write an http:// upstream",
+            );
         }
     }
     Some(Terminate {

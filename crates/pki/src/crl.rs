@@ -78,7 +78,7 @@ pub enum CrlFault {
     #[error("no revocation list in it; expected PEM (\"X509 CRL\") or DER")]
     None,
     /// It is no list, or one that Eyelet does not have.
-    #[error("it is no revocation list that can be used: {0}")]
+    #[error("this revocation list cannot be used: {0}")]
     Malformed(String),
     /// It is of a kind that Eyelet does not have. RFC 5280 section 5.2: it must not be used.
     #[error("{0}: expected the whole list of an authority, or of a distribution point")]
@@ -323,7 +323,7 @@ fn malformed(why: &str) -> CrlFault {
 fn of_webpki(error: webpki::Error) -> CrlFault {
     use webpki::Error;
     CrlFault::Unsupported(match error {
-        Error::UnsupportedDeltaCrl => "it has the changes of another list only",
+        Error::UnsupportedDeltaCrl => "it is a delta, which has only the changes of another list",
         Error::UnsupportedIndirectCrl => "it is an indirect list, of several authorities",
         Error::UnsupportedRevocationReasonsPartitioning => "it is for some reasons only",
         Error::UnsupportedCrlIssuingDistributionPoint => {

@@ -179,7 +179,9 @@ fn names(section: &Section<'_>) -> Vec<NamePattern> {
     let texts = section.texts("names").unwrap_or_default();
     let names = texts.iter().filter_map(|text| {
         let pattern = text.parse(|text| match text.parse::<NamePattern>() {
-            Ok(NamePattern::Absent) => Err("a server without a name proves none".to_owned()),
+            Ok(NamePattern::Absent) => Err("an empty name is no server; expected one such as \
+                \"api.a.example\""
+                .to_owned()),
             read => read.map_err(|fault| format!("\"{text}\": {fault}")),
         })?;
         if let NamePattern::Suffix(suffix) = &pattern
@@ -202,7 +204,10 @@ fn field(text: &str) -> Result<HeaderName, String> {
     let name = HeaderName::from_bytes(text.as_bytes())
         .map_err(|_| format!("\"{text}\" is not the name of a field (RFC 9110 section 5.1)"))?;
     match OTHERS.contains(&name) {
-        true => Err(format!("\"{name}\" is not a field that only the server reads")),
+        true => Err(format!(
+            "\"{name}\" cannot carry a secret: it frames the message, or others \
+             than the server read it"
+        )),
         false => Ok(name),
     }
 }

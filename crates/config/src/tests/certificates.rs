@@ -554,7 +554,7 @@ fn upstreams_with_http() {
         assert_eq!(upstream("http://a:1", more).unwrap().0.http2, expected, "{more}");
     }
     for (text, more, expected) in [
-        ("http://a:1", "upstream_ca = \"app.pem\"", "only an https:// upstream has"),
+        ("http://a:1", "upstream_ca = \"app.pem\"", "this is for https:// upstreams"),
         ("tcp://a:1", "upstream_wait = \"11m\"", "out of bounds"),
         ("tcp://a:1", "upstream_http2 = \"on\"", "this is for upstreams with HTTP"),
         ("http://a:1", "upstream_http2 = \"h2\"", "expected \"alpn\", \"on\" or \"off\""),
@@ -563,7 +563,7 @@ fn upstreams_with_http() {
         (
             "http://a:1",
             "upstream_certificate = \"app.pem\"\nupstream_key = \"app.key\"",
-            "asks for one",
+            "asks for none",
         ),
         ("https://a:1", "upstream_wait = \"11m\"", "out of bounds"),
     ] {
