@@ -239,12 +239,6 @@ impl NoSource {
             Self::Faulty { .. } => PortLack::Faulty(Detail::of(self)),
         }
     }
-}
-
-impl From<NoSource> for io::Error {
-    fn from(why: NoSource) -> Self {
-        Self::new(io::ErrorKind::AddrNotAvailable, why)
-    }
 
     fn no_port(sources: &SourceAddresses, upstream: SocketAddr) -> Self {
         let own = || sources.addresses().filter(|ip| ip.is_ipv4() == upstream.is_ipv4());
@@ -266,6 +260,12 @@ impl From<NoSource> for io::Error {
             return error;
         }
         Self::OfOthers { upstream, others: " or".into() }.into()
+    }
+}
+
+impl From<NoSource> for io::Error {
+    fn from(why: NoSource) -> Self {
+        Self::new(io::ErrorKind::AddrNotAvailable, why)
     }
 }
 

@@ -38,7 +38,7 @@ impl ServedConnection {
 
     /// True if the connection takes no request after the present ones.
     pub fn is_last(&self) -> bool {
-        self.is_gone() || self.http.engine.begins_nothing(self.info.decided.http2)
+        self.rule.route.is_none() || self.http.engine.begins_nothing(self.info.decided.http2)
     }
 
     /// Returns the reason why the connection takes no request after the present ones, if it does

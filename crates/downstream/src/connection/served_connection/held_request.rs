@@ -88,9 +88,10 @@ impl ServedConnection {
 
     /// True if the next request was held by the rule of this name, and has its verdict.
     pub(super) fn has_verdict_by(&self, rule: &str) -> bool {
-        let given = self.verdict.take();
+        let Some(own) = self.requests.of_connection() else { return false };
+        let given = own.verdict.take();
         let is_its = given.as_ref().is_some_and(|given| *given.key.rule == *rule);
-        self.verdict.set(given);
+        own.verdict.set(given);
         is_its
     }
 
