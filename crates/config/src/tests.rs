@@ -416,11 +416,7 @@ fn evidence() {
             "6:1: `sni_verified` needs `evidence`: \"dns\", \"certificate\" or \"connect\", or a \
              list of them; one is enough",
         ),
-        (
-            "evidence = \"dns\"",
-            "6:1: `evidence` has no effect without `sni_verified`; add \
-          `sni_verified = true` or `false`",
-        ),
+        ("evidence = \"dns\"", "6:1: `evidence` has no effect without `sni_verified`: add it"),
         (
             "sni_verified = true\nevidence = \"oracle\"",
             "7:12: \"oracle\" is no evidence; expected \"dns\", \"certificate\" or \"connect\"",

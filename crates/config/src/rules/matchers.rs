@@ -179,10 +179,7 @@ fn evidence(section: &Section<'_>) -> EvidenceMatchers {
             at.missing(message);
         }
         (None, Some(at)) if section.value("sni_verified").is_none() => {
-            at.missing(
-                "`evidence` has no effect without `sni_verified`; add `sni_verified = true` \
-                 or `false`",
-            );
+            at.missing("`evidence` has no effect without `sni_verified`: add it");
         }
         (None, _) => {}
     }
