@@ -1,5 +1,5 @@
-//! The last frames of a parked connection that ends: answers on its streams, and GOAWAY. No table is
-//! read, so they cost next to nothing where memory is short.
+//! The last frames of a parked connection that ends: answers on its streams, and GOAWAY. No table
+//! is read, so they cost next to nothing where memory is short.
 
 use crate::code::ErrorCode;
 use crate::frame::{self, flag, kind};

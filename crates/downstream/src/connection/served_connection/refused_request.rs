@@ -1,5 +1,5 @@
-//! The answer to a request that the rules refuse, or that has waited for a verdict in vain: it names
-//! the rule and the reason.
+//! The answer to a request that the rules refuse, or that has waited for a verdict in vain: it
+//! names the rule and the reason.
 
 use std::fmt::Write;
 
