@@ -194,13 +194,17 @@ impl Secrets {
     ) -> Option<Reflection> {
         let (values, earlier) = (self.values.load(), self.earlier.load());
         fields.find_map(|(name, field)| {
-            let field_has = |value: &Arc<SecretValue>| value.is_in(field) || value.is_in_name(name);
-            let mut all = values.iter().zip(earlier.iter());
-            let shown = all.position(|(value, earlier)| {
-                field_has(value) || earlier.as_ref().is_some_and(field_has)
-            })?;
+            let nth = |has: &dyn Fn(&SecretValue) -> bool| {
+                let mut all = values.iter().zip(earlier.iter());
+                let before = |value: &Option<Arc<SecretValue>>| value.as_deref().is_some_and(has);
+                all.position(|(value, earlier)| has(value) || before(earlier))
+            };
+            let in_name = nth(&|value| value.is_in_name(name));
+            let shown = in_name.or_else(|| nth(&|value| value.is_in(field)))?;
             let placeholder = self.terms.get(shown)?.placeholder.clone();
-            Some(Reflection { placeholder, field: name.into() })
+            // A name that has a value is told to nobody.
+            let field = in_name.is_none().then(|| name.into());
+            Some(Reflection { placeholder, field })
         })
     }
 

@@ -146,6 +146,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/table",
         Some(&[
+            "eyelet-hold",
             "eyelet-memory",
             "eyelet-relay",
             "eyelet-sys",

@@ -4,7 +4,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use eyelet_downstream::client::head::asks_for_websocket;
@@ -150,19 +150,8 @@ impl Wait<'_> {
             if connection.is_removed() {
                 return Poll::Ready(WaitEnd::Ended(Reason::RuleGone));
             }
-            while let Poll::Ready(late) = stream.poll_late(task) {
-                match late {
-                    WaitError::Late if left().is_zero() => return Poll::Ready(WaitEnd::Late),
-                    WaitError::Late if is_to_end() => {
-                        return Poll::Ready(WaitEnd::Ended(Reason::Shed(Shed::Unfinished(
-                            VERDICT,
-                        ))));
-                    }
-                    WaitError::Late => stream.due_in(wait.min(left())),
-                    other => {
-                        return Poll::Ready(WaitEnd::Gone(ClientLost::Wait(other).reason()));
-                    }
-                }
+            if let Some(end) = late_end(stream, task, wait, (&left, &is_to_end)) {
+                return Poll::Ready(end);
             }
             let is_due = engine.rests_at_once() || clock::since(began) >= engine.rest_after();
             let may = is_due && !engine.is_draining() && !left().is_zero();
@@ -197,6 +186,27 @@ impl Wait<'_> {
         let key = place.question().key.clone();
         Waited::Decided(GivenVerdict { key, decision, waited_ms: since_ms(since) })
     }
+}
+
+/// The end of a wait for which a deadline of its stream has passed, unless the wait goes on. `left`
+/// is its time, and `is_to_end` says if memory is too short for it.
+fn late_end(
+    stream: &mut Stream<'_>,
+    task: &mut Context<'_>,
+    wait: Duration,
+    (left, is_to_end): (&impl Fn() -> Duration, &impl Fn() -> bool),
+) -> Option<WaitEnd> {
+    while let Poll::Ready(late) = stream.poll_late(task) {
+        match late {
+            WaitError::Late if left().is_zero() => return Some(WaitEnd::Late),
+            WaitError::Late if is_to_end() => {
+                return Some(WaitEnd::Ended(Reason::Shed(Shed::Unfinished(VERDICT))));
+            }
+            WaitError::Late => stream.due_in(wait.min(left())),
+            other => return Some(WaitEnd::Gone(ClientLost::Wait(other).reason())),
+        }
+    }
+    None
 }
 
 /// A held request that rests with its connection.
