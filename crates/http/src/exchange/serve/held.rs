@@ -11,6 +11,7 @@ use eyelet_downstream::client::head::asks_for_websocket;
 use eyelet_downstream::client::http2::WaitBegun;
 use eyelet_downstream::client::io::ClientLost;
 use eyelet_downstream::client::resting_stream::{RestingStream, StreamUpstream};
+use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::served_connection::ServedConnection;
@@ -132,11 +133,9 @@ impl Wait<'_> {
         let engine = &served.http.engine;
         let began = clock::now();
         let body_max = body_bytes_max(request).filter(|_| !asks_for_websocket(request));
-        // Memory may be short before the time is over. At first it is only due to rest.
-        let wait = served.progress_wait();
-        let is_to_end = || clock::since(began) >= wait && engine.process.budget.is_filling(0);
-        let left = || timeout.saturating_sub(clock::since(since));
-        stream.due_in(engine.rest_after().min(wait).min(left()));
+        let time = WaitTime { served, began, since, timeout };
+        // At first it is only due to rest.
+        stream.due_in(engine.rest_after().min(time.next()));
         let end = poll_fn(|task| {
             if let Poll::Ready(decision) = place.poll_decision(task) {
                 return Poll::Ready(decided(connection, &place, decision));
@@ -150,11 +149,11 @@ impl Wait<'_> {
             if connection.is_removed() {
                 return Poll::Ready(WaitEnd::Ended(Reason::RuleGone));
             }
-            if let Some(end) = late_end(stream, task, wait, (&left, &is_to_end)) {
+            if let Some(end) = time.end(stream, task) {
                 return Poll::Ready(end);
             }
             let is_due = engine.rests_at_once() || clock::since(began) >= engine.rest_after();
-            let may = is_due && !engine.is_draining() && !left().is_zero();
+            let may = is_due && !engine.is_draining() && !time.left().is_zero();
             let body = body_max.filter(|_| may);
             let two = stream.as_http2();
             let body = two.and_then(|two| two.prepare_hold(body?));
@@ -188,25 +187,43 @@ impl Wait<'_> {
     }
 }
 
-/// The end of a wait for which a deadline of its stream has passed, unless the wait goes on. `left`
-/// is its time, and `is_to_end` says if memory is too short for it.
-fn late_end(
-    stream: &mut Stream<'_>,
-    task: &mut Context<'_>,
-    wait: Duration,
-    (left, is_to_end): (&impl Fn() -> Duration, &impl Fn() -> bool),
-) -> Option<WaitEnd> {
-    while let Poll::Ready(late) = stream.poll_late(task) {
-        match late {
-            WaitError::Late if left().is_zero() => return Some(WaitEnd::Late),
-            WaitError::Late if is_to_end() => {
-                return Some(WaitEnd::Ended(Reason::Shed(Shed::Unfinished(VERDICT))));
-            }
-            WaitError::Late => stream.due_in(wait.min(left())),
-            other => return Some(WaitEnd::Gone(ClientLost::Wait(other).reason())),
-        }
+/// The time of a wait in its task.
+struct WaitTime<'a> {
+    served: &'a ServedConnection,
+    /// The time at which this task began to wait.
+    began: Instant,
+    /// The time at which the wait began, perhaps in an earlier task.
+    since: Instant,
+    /// The time that it may take in all.
+    timeout: Duration,
+}
+
+impl WaitTime<'_> {
+    fn left(&self) -> Duration {
+        self.timeout.saturating_sub(clock::since(self.since))
     }
-    None
+
+    /// The time until the next look: memory may be short before the wait is over.
+    fn next(&self) -> Duration {
+        self.served.progress_wait().min(self.left())
+    }
+
+    /// The end of the wait if its time is over, or memory is too short for it.
+    fn end(&self, stream: &mut Stream<'_>, task: &mut Context<'_>) -> Option<WaitEnd> {
+        let is_filling = || self.served.http.engine.process.budget.is_filling(0);
+        while let Poll::Ready(late) = stream.poll_late(task) {
+            let has_waited = clock::since(self.began) >= self.served.progress_wait();
+            match late {
+                WaitError::Late if self.left().is_zero() => return Some(WaitEnd::Late),
+                WaitError::Late if has_waited && is_filling() => {
+                    return Some(WaitEnd::Ended(Reason::Shed(Shed::Unfinished(VERDICT))));
+                }
+                WaitError::Late => stream.due_in(self.next()),
+                other => return Some(WaitEnd::Gone(ClientLost::Wait(other).reason())),
+            }
+        }
+        None
+    }
 }
 
 /// A held request that rests with its connection.
