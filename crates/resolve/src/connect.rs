@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::loops::{DialMark, Loops};
-use crate::ports::{PortShortage, is_no_port};
+use crate::ports::{PortShortages, is_no_port};
 
 /// Connection Attempt Delay (RFC 8305 section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -253,13 +253,9 @@ impl NoSource {
         }
     }
 
-    /// Makes the error of a connect for which the kernel chooses the address. It has the same
-    /// number where this host has no address to reach the upstream from.
-    fn of_kernel(error: io::Error, upstream: SocketAddr) -> io::Error {
-        if !is_no_port(&error) || !interfaces::has_route(upstream.ip()) {
-            return error;
-        }
-        Self::OfOthers { upstream, others: " or".into() }.into()
+    /// The lack of a port where the kernel chooses the address.
+    fn none_left(upstream: SocketAddr) -> Self {
+        Self::OfOthers { upstream, others: " or".into() }
     }
 }
 
@@ -320,8 +316,8 @@ pub struct Dial<'a, O> {
     pub owner: &'a O,
     /// Notes each attempt.
     pub loops: &'a Loops,
-    /// Remembers that no local port was left.
-    pub shortage: &'a PortShortage,
+    /// Remembers where no local port was left.
+    pub shortages: &'a PortShortages,
     /// The options of its attempts.
     pub options: &'a DialOptions<'a>,
     /// It leads to a listener of this edge, which will recognise it by both its ends.
@@ -511,16 +507,16 @@ impl<O: Owner> Dial<'_, O> {
     /// Begins to connect, from the first of the source addresses that has a local port left.
     fn start(&self, address: SocketAddr, fast_open: bool) -> io::Result<Started> {
         let Some(sources) = self.options.sources else {
-            let socket = self.socket(address, fast_open)?;
-            let connected = self.connect(&socket, address, self.options.source);
-            let at_once = match (connected, self.options.source) {
-                (Err(error), None) => return Err(NoSource::of_kernel(error, address)),
-                (connected, _) => connected?,
-            };
-            return Ok(Started { socket, at_once, source: None });
+            return self.start_from_any(address, fast_open);
         };
-        let mut last = None;
-        for candidate in sources.order(address).into_iter().take(SOURCES_TRIED_MAX) {
+        let (mut last, mut is_short) = (None, false);
+        let mut order = sources.order(address);
+        order.retain(|candidate| {
+            let is_known = self.shortages.is_remembered((Some(candidate.ip), address));
+            is_short |= is_known;
+            !is_known
+        });
+        for candidate in order.into_iter().take(SOURCES_TRIED_MAX) {
             let socket = self.socket(address, fast_open)?;
             let bound = transparent::bind_to_source(&socket, candidate.ip);
             let why = bound.as_ref().err().map(|error| error as &dyn std::fmt::Display);
@@ -530,23 +526,41 @@ impl<O: Owner> Dial<'_, O> {
                 continue;
             }
             let source = OpenExchange::new(&candidate.counters);
-            match self.connect(&socket, address, Some(candidate.ip)) {
+            match self.connect(&socket, address) {
                 Ok(at_once) => return Ok(Started { socket, at_once, source: Some(source) }),
-                Err(error) if is_no_port(&error) => {}
+                Err(error) if is_no_port(&error) => {
+                    self.shortages.note((Some(candidate.ip), address));
+                    is_short = true;
+                }
                 Err(error) => return Err(error),
             }
         }
-        Err(NoSource::error(sources, address, last))
+        // A port of a usable address may be free later.
+        Err(NoSource::error(sources, address, last.filter(|_| !is_short)))
     }
 
-    fn connect(
-        &self,
-        socket: &OwnedFd,
-        address: SocketAddr,
-        from: Option<IpAddr>,
-    ) -> io::Result<bool> {
-        let at_once =
-            self.shortage.unless_short((from, address), || socket::connect(socket, address))?;
+    /// Begins to connect from an address that the kernel chooses, or from the client's.
+    fn start_from_any(&self, address: SocketAddr, fast_open: bool) -> io::Result<Started> {
+        let is_chosen = self.options.source.is_some();
+        if !is_chosen && self.shortages.is_remembered((None, address)) {
+            return Err(NoSource::none_left(address).into());
+        }
+        let socket = self.socket(address, fast_open)?;
+        match self.connect(&socket, address) {
+            Ok(at_once) => Ok(Started { socket, at_once, source: None }),
+            // It has the same number where this host has no address to reach the upstream from.
+            Err(error)
+                if !is_chosen && is_no_port(&error) && interfaces::has_route(address.ip()) =>
+            {
+                self.shortages.note((None, address));
+                Err(NoSource::none_left(address).into())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn connect(&self, socket: &OwnedFd, address: SocketAddr) -> io::Result<bool> {
+        let at_once = socket::connect(socket, address)?;
         let mark = if self.to_listener { DialMark::Ends } else { self.options.mark };
         self.loops.dialled(socket, address, mark);
         Ok(at_once)

@@ -130,8 +130,13 @@ pub async fn dial<O: Owner>(
     };
     let configured = matches!(target, DialTarget::Configured(_));
     let to_listener = check_loop(names, info, address, configured)?;
-    let dial =
-        Dial { owner, loops: &names.shared.loops, shortage: &names.shortage, options, to_listener };
+    let dial = Dial {
+        owner,
+        loops: &names.shared.loops,
+        shortages: &names.shortages,
+        options,
+        to_listener,
+    };
     let connected = match is_of_other_family(&[address], options) {
         true => Err(End::failed(Reason::MixedFamilies)),
         false => dial.one(&address).await.map_err(failed),
@@ -238,7 +243,7 @@ impl NamedTarget<'_> {
         let dial = Dial {
             owner,
             loops: &names.shared.loops,
-            shortage: &names.shortage,
+            shortages: &names.shortages,
             options,
             to_listener,
         };

@@ -1,7 +1,8 @@
-//! Remembers for a moment that no local port was left for an upstream. The kernel looks at each of
+//! Remembers for a moment for which upstreams no local port was left. The kernel looks at each of
 //! 28,000 ports before it says so, which takes it a millisecond and more.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -10,34 +11,33 @@ use eyelet_sys::Errno;
 
 /// The time for which a worker does not ask the kernel again.
 const REMEMBERED: Duration = Duration::from_millis(10);
+/// Shortages that a worker remembers.
+const SHORTAGES_MAX: usize = 16;
 
-/// The source address, if it was chosen, and the upstream of a connect.
-pub type Path = (Option<IpAddr>, SocketAddr);
+/// The source address of a connect, if it was chosen, and the upstream.
+pub type Ends = (Option<IpAddr>, SocketAddr);
 
-/// The last connect of a worker that found no local port.
+/// The last connects of a worker that found no local port.
 #[derive(Default)]
-pub struct PortShortage {
-    last: Cell<Option<(Path, Instant)>>,
-}
+pub struct PortShortages(RefCell<VecDeque<(Ends, Instant)>>);
 
-impl PortShortage {
-    /// Connects, unless the last such connect found no local port just now.
-    ///
-    /// # Errors
-    /// `EADDRNOTAVAIL`, or another one of the connect's.
-    pub fn unless_short(
-        &self,
-        path: Path,
-        connect: impl FnOnce() -> io::Result<bool>,
-    ) -> io::Result<bool> {
-        if self.last.get().is_some_and(|(of, at)| of == path && at.elapsed() < REMEMBERED) {
-            return Err(Errno::ADDRNOTAVAIL.into());
+impl PortShortages {
+    /// True if a connect between these ends has just found no local port.
+    pub fn is_remembered(&self, ends: Ends) -> bool {
+        let mut last = self.0.borrow_mut();
+        while last.front().is_some_and(|(_, at)| at.elapsed() >= REMEMBERED) {
+            last.pop_front();
         }
-        connect().inspect_err(|error| {
-            if is_no_port(error) {
-                self.last.set(Some((path, Instant::now())));
-            }
-        })
+        last.iter().any(|(of, _)| *of == ends)
+    }
+
+    /// Notes a connect between these ends that found no local port.
+    pub fn note(&self, ends: Ends) {
+        let mut last = self.0.borrow_mut();
+        if last.len() >= SHORTAGES_MAX {
+            last.pop_front();
+        }
+        last.push_back((ends, Instant::now()));
     }
 }
 
@@ -51,24 +51,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_is_not_asked_again_at_once() {
-        let shortage = PortShortage::default();
-        let path = |port| (None, SocketAddr::from(([192, 0, 2, 1], port)));
-        let none = || Err(Errno::ADDRNOTAVAIL.into());
-        assert!(shortage.unless_short(path(443), || Ok(true)).is_ok_and(|at_once| at_once));
-        assert!(shortage.unless_short(path(443), none).is_err_and(|error| is_no_port(&error)));
-        let again = shortage.unless_short(path(443), || panic!("it is remembered"));
-        assert!(again.is_err_and(|error| is_no_port(&error)));
-        assert!(shortage.unless_short(path(8443), || Ok(true)).is_ok(), "another upstream");
-        shortage.last.set(Some((path(443), Instant::now() - REMEMBERED)));
-        assert!(shortage.unless_short(path(443), || Ok(true)).is_ok(), "later");
-    }
-
-    #[test]
-    fn other_failures_are_not_remembered() {
-        let shortage = PortShortage::default();
-        let path = (None, SocketAddr::from(([192, 0, 2, 1], 443)));
-        assert!(shortage.unless_short(path, || Err(Errno::CONNREFUSED.into())).is_err());
-        assert!(shortage.unless_short(path, || Ok(false)).is_ok());
+    fn a_shortage_is_remembered_for_its_ends_and_for_a_moment() {
+        let shortages = PortShortages::default();
+        let ends = |last, port| (None, SocketAddr::from(([192, 0, 2, last], port)));
+        assert!(!shortages.is_remembered(ends(1, 443)));
+        shortages.note(ends(1, 443));
+        assert!(shortages.is_remembered(ends(1, 443)));
+        assert!(!shortages.is_remembered(ends(1, 8443)), "another upstream");
+        let from = (Some([192, 0, 2, 9].into()), ends(1, 443).1);
+        assert!(!shortages.is_remembered(from), "another source");
+        for last in 2..=255 {
+            shortages.note(ends(last, 443));
+        }
+        assert!(shortages.0.borrow().len() <= SHORTAGES_MAX);
+        for (_, at) in shortages.0.borrow_mut().iter_mut() {
+            *at -= REMEMBERED;
+        }
+        assert!(!shortages.is_remembered(ends(255, 443)), "later");
     }
 }

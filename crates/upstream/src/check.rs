@@ -11,7 +11,7 @@ use std::time::Duration;
 use eyelet_balance::group::Member;
 use eyelet_config::{HttpAddress, HttpUpstream, TerminateUpstream, UpstreamCheck};
 use eyelet_resolve::connect::DialOptions;
-use eyelet_resolve::dial::{DialTarget, dial as dial_target};
+use eyelet_resolve::dial::{DialTarget, dial as dial_target, is_upstream_down, may_dial_another};
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::reason::Reason;
 use eyelet_wire::proxy::{Command, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
@@ -46,6 +46,14 @@ enum CheckError {
     /// It took too long.
     #[error("its check has no answer after {} s", LIMIT.as_secs())]
     Late,
+}
+
+impl CheckError {
+    /// True if this host lacks a port, a descriptor or memory: that says nothing about the upstream.
+    fn is_own_shortage(&self) -> bool {
+        let Self::Failed(reason) = self else { return false };
+        may_dial_another(reason) && !is_upstream_down(reason)
+    }
 }
 
 /// Begins the checks that this configuration wants and that no task makes. One worker of the
@@ -83,7 +91,9 @@ async fn check_on(newest: impl Fn() -> Option<Rc<Dialler>>, checking: Checking) 
             Ok(result) => result,
             Err(_) => Err(CheckError::Late),
         };
-        member.health.checked(dialler.engine.now_unix_ms(), result);
+        if !result.as_ref().is_err_and(CheckError::is_own_shortage) {
+            member.health.checked(dialler.engine.now_unix_ms(), result);
+        }
         // It would keep the configuration.
         drop(dialler);
         sleep(INTERVAL).await;

@@ -123,10 +123,12 @@ pub struct Shelf {
     /// The time at which the name's addresses were compared last, and those whose connections may
     /// be used. `None`: all may.
     usable: RefCell<Option<(Instant, Option<Vec<IpAddr>>)>>,
-    /// Requests that are held while the upstream accepts no connection.
-    held: Rc<HeldRequests>,
-    /// Requests that wait for a local port, or for a connection that another request has used.
-    without_port: Rc<HeldRequests>,
+    /// Requests that are held.
+    held: Cell<usize>,
+    /// True if one of them dials again and again.
+    is_probed: Cell<bool>,
+    /// Wakes the others.
+    probed: Notify,
 }
 
 struct Idle {
@@ -241,7 +243,6 @@ impl Shelf {
         let max = if connection.has_plenty() { IDLE_MAX } else { IDLE_TIGHT_MAX };
         if ones.len() < max {
             ones.push(Idle { connection, since: Instant::now() });
-            self.without_port.wake_one();
         }
         drop(ones);
         self.sweep_later();
@@ -273,26 +274,18 @@ impl Shelf {
     }
 
     /// Holds a request after a dial that failed. `None`: too many are held.
-    pub fn hold(&self) -> Option<HeldRequest> {
-        (self.held.count.get() < HELD_MAX).then(|| HeldRequest::new(&self.held))
-    }
-
-    /// Holds a request for which the host has no local port left. It holds no more than a request
-    /// that waits for its response, so that only memory bounds their number.
-    pub fn hold_for_port(&self) -> HeldRequest {
-        HeldRequest::new(&self.without_port)
-    }
-
-    /// True if requests wait for a local port. Others wait behind them: a dial would take the port
-    /// of one of them, and the kernel looks at all ports before it says that there is none.
-    pub fn is_without_port(&self) -> bool {
-        self.without_port.is_probed.get()
+    pub fn hold(self: &Rc<Self>) -> Option<HeldRequest> {
+        if self.held.get() >= HELD_MAX {
+            return None;
+        }
+        self.held.update(|held| held + 1);
+        Some(HeldRequest { shelf: self.clone(), probes: false })
     }
 
     /// Wakes the held requests: a request has a connection.
     pub fn wake(&self) {
-        if self.held.count.get() > 0 {
-            self.held.changed.notify_waiters();
+        if self.held.get() > 0 {
+            self.probed.notify_waiters();
         }
     }
 
@@ -359,71 +352,39 @@ impl Drop for Dialling {
     }
 }
 
-/// Requests that are held for one reason. One of them dials again and again.
-#[derive(Default)]
-struct HeldRequests {
-    count: Cell<usize>,
-    is_probed: Cell<bool>,
-    /// Wakes the others.
-    changed: Notify,
-}
-
-impl HeldRequests {
-    /// Wakes the one that has waited longest.
-    fn wake_one(&self) {
-        if self.count.get() > 0 {
-            self.changed.notify_one();
-        }
-    }
-}
-
-/// A request that is held until its upstream accepts a connection, or a local port is free.
+/// A request that is held while the upstream accepts no connection.
 pub struct HeldRequest {
-    all: Rc<HeldRequests>,
+    shelf: Rc<Shelf>,
     probes: bool,
-    has_waited: bool,
 }
 
 impl HeldRequest {
-    fn new(all: &Rc<HeldRequests>) -> Self {
-        all.count.update(|count| count + 1);
-        Self { all: all.clone(), probes: false, has_waited: false }
-    }
-
     /// Waits before the next dial: until another request has a connection, or `end`. One request
     /// probes for all.
     pub async fn wait(&mut self, end: Instant) {
-        let all = &self.all;
-        let changed = all.changed.notified();
-        if self.probes || !all.is_probed.replace(true) {
+        if self.probes || !self.shelf.is_probed.replace(true) {
             self.probes = true;
-            let _changed = tokio::time::timeout(PROBE_STEP, changed).await;
-        } else if tokio::time::timeout_at(end.into(), changed).await.is_ok() {
+            tokio::time::sleep(PROBE_STEP).await;
+        } else if tokio::time::timeout_at(end.into(), self.shelf.probed.notified()).await.is_ok() {
             // Whoever probed may have left. The first that wakes probes from now on.
-            self.probes = !all.is_probed.replace(true);
+            self.probes = !self.shelf.is_probed.replace(true);
         }
         // At `end`, one dial more is its last.
-        self.has_waited = true;
-    }
-
-    /// True once after a wait, if it dials for all that wait.
-    pub fn takes_turn(&mut self) -> bool {
-        self.probes && std::mem::take(&mut self.has_waited)
     }
 
     /// Wakes the requests that are held with it.
     pub fn wake(&self) {
-        self.all.changed.notify_waiters();
+        self.shelf.wake();
     }
 }
 
 impl Drop for HeldRequest {
     fn drop(&mut self) {
-        self.all.count.update(|count| count - 1);
+        self.shelf.held.update(|held| held - 1);
         if self.probes {
             // Another request probes from now on.
-            self.all.is_probed.set(false);
-            self.all.changed.notify_one();
+            self.shelf.is_probed.set(false);
+            self.shelf.probed.notify_one();
         }
     }
 }
@@ -501,8 +462,8 @@ mod tests {
             drop(second);
             assert!(is_woken(&mut third));
         }
-        assert_eq!(shelf.held.count.get(), 0);
-        assert!(!shelf.held.is_probed.get());
+        assert_eq!(shelf.held.get(), 0);
+        assert!(!shelf.is_probed.get());
         Ok(())
     }
 

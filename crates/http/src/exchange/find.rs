@@ -15,6 +15,7 @@ use eyelet_resolve::share::{DialTime, share};
 use eyelet_telemetry::reason::Reason;
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_tls::client::Spoken;
+use tokio::time::sleep;
 
 use super::{Exchange, room};
 use eyelet_downstream::client::exchange_error::ExchangeError;
@@ -32,6 +33,11 @@ use eyelet_upstream::request::UpstreamRequest;
 /// Dials of the only upstream of a rule while each new connection ends by GOAWAY before a stream.
 /// A request has as many tries: a server that stops says so, and the next one listens already.
 const UNREAD_DIALS_MAX: u32 = 3;
+
+/// The first wait of a request for which no local port was left. Each of them is twice as long as
+/// the one before: nothing tells a worker that another process has freed a port.
+const PORT_WAIT: Duration = Duration::from_millis(20);
+const PORT_WAIT_MAX: Duration = Duration::from_millis(640);
 
 /// A route has an HTTP upstream. Other connections are not served here.
 const NO_UPSTREAM: Reason = Reason::Internal("no HTTP upstream");
@@ -118,8 +124,6 @@ struct Dial<'r> {
     /// The index of the upstream in the rule.
     index: usize,
     time: DialTime,
-    /// Later requests may use its connection, too.
-    is_kept: bool,
 }
 
 impl Exchange<'_, '_> {
@@ -135,7 +139,7 @@ impl Exchange<'_, '_> {
         // A reload while the request is held may have changed the upstream.
         let mut newer: Option<(_, Route)> = None;
         let (mut dials, mut arrived, mut held) = (Dials::default(), None, None::<HeldRequest>);
-        let mut for_port = None::<HeldRequest>;
+        let mut for_port = PortWait::default();
         loop {
             let (http, route) = match &newer {
                 Some((http, route)) => (http, route),
@@ -144,7 +148,11 @@ impl Exchange<'_, '_> {
             let index = choose(served, route, *tried).ok_or(Failure::Answer(UNREAD))?;
             let target = route.target(index).ok_or(Failure::Answer(NO_UPSTREAM))?;
             let shelf = target.shelf;
-            let found = |upstream| {
+            let found = |mut upstream| {
+                // The connection's own route keeps connections to its own upstreams only.
+                if let (true, Upstream::Http1(one)) = (newer.is_some(), &mut upstream) {
+                    one.is_single_use = true;
+                }
                 wake(&route.shelf, held.as_ref());
                 FoundUpstream::new(upstream, index, target.balanced)
             };
@@ -162,29 +170,24 @@ impl Exchange<'_, '_> {
             }
             let limit = http.dialler.connect_timeout;
             let is_last = tried.count() + 1 >= route.upstreams();
-            let may_wait = Instant::now() < arrived_at + limit && !http.engine.is_draining();
-            if may_wait && is_without_port(shelf, for_port.as_mut()) {
-                match for_port.is_none() && !is_last {
-                    true => tried.add(index),
-                    false => self.wait_for_port(shelf, &mut for_port, arrived_at + limit).await?,
-                }
-                continue;
-            }
             let time = share(limit, dials.passed(Instant::now()), is_last);
-            let dial = Dial { http, route, target: &target, index, time, is_kept: newer.is_none() };
+            let dial = Dial { http, route, target: &target, index, time };
             let failure = match Box::pin(self.dial(&dial, request)).await? {
                 Ok(upstream) => return Ok(found(upstream)),
                 Err(failure) => failure,
             };
             let has_next = dial.note_failed(&failure.reason, tried)
                 || dials.may_repeat(&target, &failure.reason);
+            for_port.note(&failure.reason);
             if has_next && dials.passed(Instant::now()) < limit {
                 continue;
             }
-            let may_hold = want.hold && Instant::now() < give_up_at && !http.engine.is_draining();
+            let goes_on = !http.engine.is_draining();
+            let may_hold = want.hold && goes_on && Instant::now() < give_up_at;
             match failure.reason {
-                Reason::NoLocalPort(ref lack) if may_wait && lack.is_in_use() => {
-                    self.wait_for_port(shelf, &mut for_port, arrived_at + limit).await?;
+                // Another one of the list may have failed otherwise.
+                _ if for_port.lacks && goes_on && Instant::now() < arrived_at + limit => {
+                    self.wait_for_port(&mut for_port, limit).await?;
                 }
                 // It was reached, and waiting changes nothing.
                 Reason::Loop(_) | Reason::UpstreamNotTls => return Err(self.give_up(failure)),
@@ -196,8 +199,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Dials, while the client is connected. The connection's own route keeps connections to its
-    /// own upstream only.
+    /// Dials, while the client is connected.
     async fn dial(
         &mut self,
         dial: &Dial<'_>,
@@ -223,10 +225,7 @@ impl Exchange<'_, '_> {
             dialling.over(dialled.as_ref().ok());
         }
         Ok(match dialled {
-            Ok(Dialled::Http1(mut connection)) => {
-                connection.is_single_use = !dial.is_kept;
-                Ok(Upstream::Http1(connection))
-            }
+            Ok(Dialled::Http1(connection)) => Ok(Upstream::Http1(connection)),
             Ok(Dialled::Http2(made)) => match Http2Connection::ask(&made, request) {
                 Some(asked) => Ok(Upstream::Http2(Box::new(asked))),
                 None => Err(DialFailure { name: made.name.clone(), reason: UNREAD }),
@@ -238,7 +237,7 @@ impl Exchange<'_, '_> {
     /// Waits after a dial that failed, until the upstream may accept connections.
     async fn hold(
         &mut self,
-        shelf: &Shelf,
+        shelf: &Rc<Shelf>,
         held: &mut Option<HeldRequest>,
         end: Instant,
         failure: DialFailure,
@@ -250,17 +249,15 @@ impl Exchange<'_, '_> {
         Ok(Box::pin(while_here(self.stream, held.wait(end))).await?)
     }
 
-    /// Waits until a local port may be free, or another request has used its connection.
+    /// Waits until a local port may be free, or another request has used its connection. The wait is
+    /// shorter than `limit`.
     async fn wait_for_port(
         &mut self,
-        shelf: &Shelf,
-        held: &mut Option<HeldRequest>,
-        end: Instant,
+        for_port: &mut PortWait,
+        limit: Duration,
     ) -> Result<(), ExchangeError> {
-        let held = held.get_or_insert_with(|| shelf.hold_for_port());
-        // The wait ends first, and one dial more says why.
-        self.stream.due_in(2 * self.served.http.dialler.connect_timeout);
-        Box::pin(while_here(self.stream, held.wait(end))).await
+        self.stream.due_in(PORT_WAIT_MAX + limit);
+        Box::pin(while_here(self.stream, sleep(for_port.next().min(limit)))).await
     }
 
     /// The failure of a request that has no connection and is not held.
@@ -285,12 +282,6 @@ impl Dial<'_> {
     }
 }
 
-/// True if a request that is `held`, or a new one, must not dial now: no local port was left, and
-/// another request finds out when there is one.
-fn is_without_port(shelf: &Shelf, held: Option<&mut HeldRequest>) -> bool {
-    held.map_or(shelf.is_without_port(), |held| !held.takes_turn())
-}
-
 /// The route under a newer configuration, if its rules take the request. A secret is for the
 /// upstreams that it was given for.
 fn newer_route(
@@ -310,6 +301,28 @@ fn may_leave_early(
 ) -> bool {
     let is_only = route.upstreams() == 1 && route.wait().is_zero();
     request.again && is_only && served.rule.intermediary.is_near_client()
+}
+
+/// The waits of a request for a local port, or for a connection that another request has used.
+#[derive(Default)]
+struct PortWait {
+    /// An upstream could not be dialled since the last wait, because no local port was left.
+    lacks: bool,
+    /// The last wait. Zero before the first.
+    last: Duration,
+}
+
+impl PortWait {
+    fn note(&mut self, reason: &Reason) {
+        self.lacks |= matches!(reason, Reason::NoLocalPort(lack) if lack.is_in_use());
+    }
+
+    /// The time of the next wait, twice that of the last one.
+    fn next(&mut self) -> Duration {
+        self.lacks = false;
+        self.last = (2 * self.last).clamp(PORT_WAIT, PORT_WAIT_MAX);
+        self.last
+    }
 }
 
 /// The dials for a request.
