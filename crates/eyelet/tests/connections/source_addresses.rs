@@ -225,17 +225,17 @@ fn requests_and_checks_come_from_the_addresses() {
     until("it to count no more", || (metric(&pki.folder, &name) < 1.0).then_some(()));
 }
 
-/// Forty requests come at once, and the host has twenty ports for their upstream: those that find
+/// Sixteen requests come at once, and the host has eight ports for their upstream: those that find
 /// none wait for the connections of the others.
 #[test]
 fn requests_wait_for_a_local_port() {
     let Some(net) = network() else { return };
-    net.script(Place::Gateway, "sysctl -qw net.ipv4.ip_local_port_range=\"30000 30019\"");
+    net.script(Place::Gateway, "sysctl -qw net.ipv4.ip_local_port_range=\"30000 30007\"");
     let (pki, upstream) = (Pki::new(), socket_address(SERVER[0], 80));
     let origin = net.listen(Place::Server, upstream);
     let rule = pki.terminate(&format!("http://{upstream}"), "");
     let listener = format!("[[listener]]\naddress = \"{}:8443\"\n", GATEWAY[0]);
-    let limits = "[limits]\nconnect_timeout = \"20s\"\n";
+    let limits = "[limits]\nconnect_timeout = \"1m\"\n";
     let edge = net.edge(&pki.folder, &format!("workers = 1\n{limits}{listener}{rule}"));
     let ask = || {
         let socket = net.connect(Place::Client, socket_address(GATEWAY[0], 8443));
@@ -243,8 +243,8 @@ fn requests_wait_for_a_local_port() {
         client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
         client
     };
-    let mut clients: Vec<_> = (0..40).map(|_| ask()).collect();
-    let mut servers: Vec<_> = (0..20).map(|_| origin.take().0).collect();
+    let mut clients: Vec<_> = (0..16).map(|_| ask()).collect();
+    let mut servers: Vec<_> = (0..8).map(|_| origin.take().0).collect();
     let serve = |server: &mut TcpStream| {
         let head = head(server);
         assert!(head.starts_with("GET / HTTP/1.1"), "{head}");
