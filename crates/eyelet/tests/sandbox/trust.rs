@@ -203,7 +203,7 @@ fn the_authority_has_the_names_of_the_list_and_no_key_that_can_be_read() {
         constraints.contains("Excluded") && constraints.contains("IP:0.0.0.0/0.0.0.0"),
         "{said}"
     );
-    assert!(said.contains("authority.pem\nbundle.pem\ntrust.p12\n11\n0\n"), "{said}");
+    assert!(said.contains("authority.pem\nbundle.pem\ntrust.p12\n12\n0\n"), "{said}");
     assert_eq!(said.matches("Read-only file system").count(), 3, "{said}");
     // No process of the edge is seen inside, whose memory has it.
     let seen = opened.says("app.test", "cat /proc/[0-9]*/comm | sort | uniq -c | tr -s ' '");
