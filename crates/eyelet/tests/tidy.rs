@@ -400,8 +400,9 @@ fn unsafe_stays_in_sys() {
     report(&findings);
 }
 
-/// CI runs no release build. Its code is what the tests run: only optimization, checks of overflow
-/// and `debug_assert!`, which is compiled in both, differ.
+/// CI runs no release build. It checks that the program compiles without the features of tests; the
+/// rest of its code is what the tests run: only optimization, checks of overflow and
+/// `debug_assert!`, which is compiled in both, differ.
 #[test]
 fn a_release_has_no_code_of_its_own() {
     let mut findings = Vec::new();
