@@ -510,6 +510,7 @@ fn wire_is_no_std() {
     assert!(wire.code.contains("no_std"), "crates/wire/src/lib.rs: #![no_std] is missing");
 }
 
+/// rustdoc reads a whole crate to look for examples: crates without any tell cargo so.
 #[test]
 fn crates_with_examples_have_doc_tests_and_no_others() {
     // What follows the fence: every second one ends a block.

@@ -25,7 +25,6 @@ fn every_dependency_says_why() {
     super::report(&findings);
 }
 
-/// rustdoc reads a whole crate to look for examples: crates without any tell cargo so.
 /// The words of a crate's code: of what is built without its tests, or of all.
 fn words<'a>(files: &'a [File], folder: &str, with_tests: bool) -> BTreeSet<&'a str> {
     let mut found = BTreeSet::new();
