@@ -400,8 +400,9 @@ fn unsafe_stays_in_sys() {
     report(&findings);
 }
 
-/// CI runs no release build. Its code is what the tests run: only optimization, checks of overflow
-/// and `debug_assert!`, which is compiled in both, differ.
+/// CI runs no release build. It checks that the program compiles without the features of tests; the
+/// rest of its code is what the tests run: only optimization, checks of overflow and
+/// `debug_assert!`, which is compiled in both, differ.
 #[test]
 fn a_release_has_no_code_of_its_own() {
     let mut findings = Vec::new();
@@ -509,6 +510,7 @@ fn wire_is_no_std() {
     assert!(wire.code.contains("no_std"), "crates/wire/src/lib.rs: #![no_std] is missing");
 }
 
+/// rustdoc reads a whole crate to look for examples: crates without any tell cargo so.
 #[test]
 fn crates_with_examples_have_doc_tests_and_no_others() {
     // What follows the fence: every second one ends a block.

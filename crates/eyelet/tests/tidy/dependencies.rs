@@ -25,19 +25,56 @@ fn every_dependency_says_why() {
     super::report(&findings);
 }
 
-/// rustdoc reads a whole crate to look for examples: crates without any tell cargo so.
-/// The words of a crate's code: of what is built without its tests, or of all.
-fn words<'a>(files: &'a [File], folder: &str, with_tests: bool) -> BTreeSet<&'a str> {
-    let mut found = BTreeSet::new();
-    for file in files.iter().filter(|file| file.is_rust() && file.within(folder)) {
+/// The names in a crate's code that can be those of crates: of what is built without its tests, or
+/// of all.
+fn names<'a>(files: &'a [File], folder: &str, with_tests: bool) -> BTreeSet<&'a str> {
+    let (mut found, included) = (BTreeSet::new(), included(files, folder));
+    let of_crate = |file: &&File| {
+        let is_included = |path: &String| file.path == format!("{path}.rs") || file.within(path);
+        file.is_rust() && (file.within(folder) || included.iter().any(is_included))
+    };
+    for file in files.iter().filter(of_crate) {
         // A feature has `testing` built for other crates.
         let is_shipped = file.within(&format!("{folder}/src"))
             && (!file.is_test() || file.path.contains("/testing"));
         let tokens = tokens(&file.code);
         match (with_tests, is_shipped) {
-            (true, _) => found.extend(tokens.iter().map(|(_, word)| *word)),
-            (false, true) => found.extend(without_tests(&tokens).iter().map(|(_, word)| *word)),
+            (true, _) => found.extend(roots(&tokens)),
+            (false, true) => found.extend(roots(&without_tests(&tokens))),
             (false, false) => {}
+        }
+    }
+    found
+}
+
+/// Words that a path begins with: before `::`, or after `use`.
+fn roots<'a>(tokens: &[(usize, &'a str)]) -> Vec<&'a str> {
+    let word = |at: usize| tokens.get(at).map_or("", |(_, word)| *word);
+    let is_path = |at: usize| word(at) == ":" && word(at + 1) == ":";
+    let begins = |at: &usize| {
+        let is_inner = *at > 1 && is_path(at - 2);
+        let has_more = is_path(at + 1) && word(at + 3) != "<";
+        !is_inner && (has_more || (*at > 0 && word(at - 1) == "use"))
+    };
+    (0..tokens.len()).filter(begins).map(word).collect()
+}
+
+/// The modules that a crate has from other crates' folders by `#[path]`, which are those of fuzz: a
+/// file, or some modules of a folder. Each is named without `.rs`.
+fn included(files: &[File], folder: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| file.is_rust() && file.within(folder)) {
+        for part in file.text.split("#[path = \"../../").skip(1) {
+            let (path, rest) = part.split_once('"').unwrap();
+            if let Some(module) = path.strip_suffix(".rs") {
+                found.push(module.trim_end_matches("/mod").to_owned());
+                continue;
+            }
+            let within = rest.split('}').next().unwrap();
+            let modules = within.lines().filter_map(|line| {
+                line.trim_start().trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';')
+            });
+            found.extend(modules.map(|module| format!("{path}/{module}")));
         }
     }
     found
@@ -46,17 +83,16 @@ fn words<'a>(files: &'a [File], folder: &str, with_tests: bool) -> BTreeSet<&'a 
 #[test]
 fn every_dependency_is_used() {
     let (mut findings, mut seen) = (Vec::new(), 0);
-    let crates = |file: &&File| file.path.starts_with("crates/") || file.within("bench");
-    let manifests = files().iter().filter(|file| file.path.ends_with("/Cargo.toml"));
-    for manifest in manifests.filter(crates) {
+    for manifest in files().iter().filter(|file| file.path.ends_with("/Cargo.toml")) {
         let folder = manifest.folder();
-        let (shipped, all) = (words(files(), folder, false), words(files(), folder, true));
+        let (shipped, all) = (names(files(), folder, false), names(files(), folder, true));
         for found in dependencies(&manifest.text) {
             seen += 1;
             let own = found.name.replace('-', "_");
             let other = LIBRARIES.iter().find(|(package, _)| *package == found.name);
             let library = other.map_or(own.as_str(), |(_, library)| library);
-            let by = if found.section == "dependencies" { &shipped } else { &all };
+            let is_shipped = found.section == "dependencies" && folder != "fuzz";
+            let by = if is_shipped { &shipped } else { &all };
             if !by.contains(library) {
                 let at = format!("{}:{}", manifest.path, found.line);
                 findings.push(format!("{at}: {} is in no code of [{}]", found.name, found.section));
@@ -71,4 +107,15 @@ fn every_dependency_is_used() {
     }
     assert!(seen > 300, "only {seen} dependencies are found");
     super::report(&findings);
+}
+
+#[test]
+fn a_name_is_a_crate_where_a_path_begins() {
+    let text = "
+        use a;
+        use b::{c::D, e};
+        fn f(g: h::I, j: k, l: m::n::O) -> p::Q<r::S> { t.u::<v>(); w!(); let x = y; }
+    ";
+    let file = File::of("crates/a/src/lib.rs", text);
+    assert_eq!(roots(&tokens(&file.code)), ["a", "b", "c", "h", "m", "p", "r"]);
 }
