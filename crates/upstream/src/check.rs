@@ -49,7 +49,7 @@ enum CheckError {
 }
 
 impl CheckError {
-    /// True if this host lacks a port, a descriptor or memory: that says nothing about the upstream.
+    /// True if this host lacks a port, a descriptor or memory: no word about the upstream.
     fn is_own_shortage(&self) -> bool {
         let Self::Failed(reason) = self else { return false };
         may_dial_another(reason) && !is_upstream_down(reason)

@@ -249,8 +249,8 @@ impl Exchange<'_, '_> {
         Ok(Box::pin(while_here(self.stream, held.wait(end))).await?)
     }
 
-    /// Waits until a local port may be free, or another request has used its connection. The wait is
-    /// shorter than `limit`.
+    /// Waits until a local port may be free, or another request has used its connection: for
+    /// `limit` at most.
     async fn wait_for_port(
         &mut self,
         for_port: &mut PortWait,
