@@ -32,7 +32,8 @@ type Serial = [u8; SERIAL_BYTES];
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Revocations {
     lists: Vec<RevocationList>,
-    /// The authorities that are on a list themselves. A client may leave them out of its chain.
+    /// The authorities that are on a list themselves, or that one of these has signed. A client may
+    /// leave them out of its chain.
     revoked: Vec<TrustAnchor<'static>>,
     /// True if a list counts that has expired.
     accepts_expired: bool,
@@ -144,16 +145,32 @@ impl Revocations {
         authorities: &[CertificateDer<'_>],
         accepts_expired: bool,
     ) -> Self {
-        let is_listed = |certificate: &&CertificateDer<'_>| {
-            let parts = Parts::of(certificate)?;
-            let serial = serial(parts.serial)?;
-            Some(lists.iter().any(|list| list.revokes(parts.issuer, &serial)))
-        };
-        let listed = authorities.iter().filter(|authority| is_listed(authority) == Some(true));
-        let revoked = listed.filter_map(|authority| {
-            anchor_from_trusted_cert(authority).ok().map(|anchor| anchor.to_owned())
+        let mut known = Self { lists, revoked: Vec::new(), accepts_expired };
+        let parsed = authorities.iter().filter_map(|certificate| {
+            let anchor = anchor_from_trusted_cert(certificate).ok()?;
+            Some((certificate, Parts::of(certificate)?, anchor))
         });
-        Self { revoked: revoked.collect(), lists, accepts_expired }
+        let mut left: Vec<_> = parsed.collect();
+        // Each round but the last takes one out at least.
+        loop {
+            let (revoked, others): (Vec<_>, Vec<_>) = left
+                .into_iter()
+                .partition(|(certificate, parts, _)| known.is_revoked(certificate, parts));
+            if revoked.is_empty() {
+                return known;
+            }
+            known.revoked.extend(revoked.into_iter().map(|(_, _, anchor)| anchor.to_owned()));
+            left = others;
+        }
+    }
+
+    /// Says if a certificate is on a list, or if a revoked authority has signed it.
+    fn is_revoked(&self, certificate: &CertificateDer<'_>, parts: &Parts<'_>) -> bool {
+        let mut named = self.revoked.iter().filter(|anchor| *anchor.subject == *parts.issuer);
+        // Also on a list that is for others: an authority uses a number once.
+        let is_listed = |serial| self.lists.iter().any(|list| list.revokes(parts.issuer, &serial));
+        serial(parts.serial).is_some_and(is_listed)
+            || named.any(|anchor| is_signed_by(certificate, anchor) != Some(false))
     }
 
     /// Checks a chain whose signatures are verified: each certificate of it, but for an
@@ -187,18 +204,15 @@ impl Revocations {
         is_leaf: bool,
         now: UnixTime,
     ) -> Result<(), RevocationFault> {
-        let serial = serial(parts.serial).ok_or(RevocationFault::Malformed)?;
-        let mut named = self.revoked.iter().filter(|anchor| *anchor.subject == *parts.issuer);
-        if named.any(|anchor| is_signed_by(certificate, anchor) != Some(false)) {
+        if serial(parts.serial).is_none() {
+            return Err(RevocationFault::Malformed);
+        }
+        if self.is_revoked(certificate, parts) {
             return Err(RevocationFault::Revoked);
         }
         let points = LazyCell::new(|| distribution_points(certificate));
         let (mut is_known, mut is_fresh) = (false, false);
         for list in self.lists.iter().filter(|list| *list.issuer == *parts.issuer) {
-            // Also on a list that is for others: an authority uses a number once.
-            if list.revokes(parts.issuer, &serial) {
-                return Err(RevocationFault::Revoked);
-            }
             if !list.scope.covers(is_leaf, &points) {
                 continue;
             }
@@ -233,13 +247,13 @@ impl Revocations {
         Some(format!("a revocation list has expired at {}: {follows}", certificate::date(expired)))
     }
 
-    /// Says that an authority is on a list itself, and what follows. `None`: none is.
+    /// Says that authorities are on a list, or below one that is, and what follows. `None`: none.
     pub fn revoked_authorities(&self) -> Option<String> {
         let number = self.revoked.len();
         (number > 0).then(|| {
             format!(
-                "{number} of the authorities {} on a list: certificates that they have signed are \
-                 refused",
+                "{number} of the authorities {} on a list, or below one that is: certificates that \
+                 they have signed are refused",
                 if number == 1 { "is" } else { "are" }
             )
         })
@@ -346,18 +360,20 @@ fn serial(bytes: &[u8]) -> Option<Serial> {
     Some(serial)
 }
 
-/// Says if an authority has signed a list, or a certificate. `None`: it has no such structure.
+/// Says if an authority has signed a list, or a certificate. `None`: it has no such structure, or a
+/// signature of a kind that is not known here.
 fn is_signed_by(der: &[u8], anchor: &TrustAnchor<'_>) -> Option<bool> {
     let mut whole = Der(Der(der).take(SEQUENCE)?.value);
     let (signed, algorithm) = (whole.take(SEQUENCE)?, whole.take(SEQUENCE)?);
     let signature = bits(whole.take(BIT_STRING)?.value)?;
     let mut key = Der(&anchor.subject_public_key_info);
     let (key_algorithm, key) = (key.take(SEQUENCE)?.value, key.take(BIT_STRING)?.value);
-    let mut known = aws_lc_rs::default_provider().signature_verification_algorithms.all.iter();
+    let all = aws_lc_rs::default_provider().signature_verification_algorithms.all.iter();
+    let mut known = all.filter(|known| *known.signature_alg_id() == *algorithm.value).peekable();
+    known.peek()?;
     let key = bits(key)?;
     Some(known.any(|known| {
-        *known.signature_alg_id() == *algorithm.value
-            && *known.public_key_alg_id() == *key_algorithm
+        *known.public_key_alg_id() == *key_algorithm
             && known.verify_signature(key, signed.whole, signature).is_ok()
     }))
 }

@@ -134,6 +134,10 @@ impl ConnectionTable {
 
     /// Gives a connection the places of its held streams. It has none.
     pub fn give_holds(&mut self, key: Key, holds: HeldStreams) {
+        // Another connection may be in its slot.
+        if self.slots.slot(key).is_none() {
+            return;
+        }
         self.holds.insert(key.index, holds);
         self.count();
     }

@@ -46,12 +46,13 @@ impl HeldPlaces {
         self.all.iter().filter(|(_, places)| is(places)).map(|(index, _)| *index).collect()
     }
 
-    /// Adds the places of a slot that has none.
+    /// Adds the places of a slot, instead of those that it has.
     pub(crate) fn insert(&mut self, index: u32, mut places: HeldStreams) {
         if !places.is_empty() {
             places.shrink_to_fit();
             self.bytes += held_bytes(places.len());
-            self.all.insert(index, places);
+            let earlier = self.all.insert(index, places).unwrap_or_default();
+            self.bytes -= held_bytes(earlier.len());
         }
     }
 

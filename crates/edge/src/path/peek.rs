@@ -122,13 +122,16 @@ fn unseen(wait_error: &WaitError, raw: &[u8]) -> End {
     End::failed(wait_error.reason(Limit::Hello, When::reading(Stage::Hello, raw)))
 }
 
-/// The answer to a client that is refused without its hello. A client that speaks HTTP gets HTTP. A
-/// client that stays silent gets the alert.
+/// The answer to a client that is refused without its hello. A client that speaks HTTP gets HTTP,
+/// and one that stays silent the alert, unless the rule refuses without a word.
 pub async fn fit(
     connection: &Active<'_>,
     raw: &mut CountedBuffer,
     answer: RefusalMessage,
 ) -> RefusalMessage {
+    if answer == RefusalMessage::Nothing {
+        return answer;
+    }
     if raw.is_empty() {
         let read = connection.handle.recv(raw, READ_BYTES);
         // The refusal stands, whatever this read returns.

@@ -36,6 +36,8 @@ use eyelet_handover::flows::{FlowImportError, VERSION_FLOWS, decode, via};
 use eyelet_handover::guard::{DatagramGuard, GuardTurn};
 use eyelet_handover::quic_move::{MovingGuard, QuicMove};
 
+mod faults;
+
 /// Rounds of the runtime in which a worker does what it was told.
 const ROUNDS: usize = 2_000;
 
@@ -50,6 +52,8 @@ struct Dropping(u8);
 
 /// The byte of a guard that refuses without a word.
 const UNTOLD: u8 = 7;
+/// The byte of a guard that nobody can read without a panic.
+const PANICS: u8 = 8;
 const REFUSAL: &[u8] = b"it has no upstream";
 
 impl DatagramGuard for Dropping {
@@ -94,6 +98,7 @@ impl Program for Passing {
 
     fn import_guard(&self, bytes: &[u8]) -> Option<Box<dyn DatagramGuard>> {
         let [byte] = bytes else { return None };
+        assert_ne!(*byte, PANICS);
         Some(Box::new(Dropping(*byte)))
     }
 

@@ -235,3 +235,26 @@ fn a_connection_whose_streams_all_wait_ends_when_memory_is_short() {
     assert!(logged.iter().map(|(id, _)| *id).eq([2, 3]), "{logged:?}");
     drop((client, later));
 }
+
+/// The task of a connection that has ended has one place more, and another connection its slot.
+#[test]
+fn a_place_of_a_connection_that_has_ended_is_left() {
+    let scene = Scene::new();
+    let used = || scene.worker.process.budget.used_by(Account::Connections);
+    let (old, _client) = scene.with_streams(1, 0);
+    let handle = Handle::new(scene.worker.clone(), old);
+    crate::park::abandon(&scene.worker, old);
+    let before = used();
+    let (new, _client) = scene.with_streams(0, 1);
+    assert_eq!(new.index, old.index);
+    handle.give_holds(vec![Some(scene.place("a"))]);
+    assert!(scene.worker.table.borrow().holds(new).is_empty());
+    assert_eq!(scene.holds.held().0, 0);
+    let handle = Handle::new(scene.worker.clone(), new);
+    for count in [3, 1] {
+        handle.give_holds((0..count).map(|_| Some(scene.place("a"))).collect());
+        assert_eq!(scene.holds.held().0, count);
+    }
+    crate::park::abandon(&scene.worker, new);
+    assert_eq!((used(), scene.holds.held().0), (before, 0));
+}

@@ -317,3 +317,16 @@ fn plain_http_that_is_refused_by_address_gets_a_400() {
     let (answer, _) = sent(&edge, &named("a.test").bytes());
     assert_eq!(alert_of(&answer), Some(49), "{answer:?}");
 }
+
+/// `alert = "none"`: nor is a client told in HTTP, or waited for.
+#[test]
+fn plain_http_that_is_refused_without_a_word_hears_nothing() {
+    let folder = Folder::new();
+    let rule = "[[rule]]\nclient = \"127.0.0.0/8\"\naction = \"refuse\"\nalert = \"none\"\n";
+    let edge = Edge::start(&folder, rule);
+    for bytes in [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], &named("a.test").bytes(), b""] {
+        let (answer, line) = sent(&edge, bytes);
+        assert!(answer.is_empty(), "{answer:?}");
+        assert_eq!(line["outcome"], "refused", "{line}");
+    }
+}

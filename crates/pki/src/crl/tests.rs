@@ -12,6 +12,10 @@ use super::*;
 
 const NOW: u64 = 1_700_000_000;
 const LIST_SECS: u64 = 1_000;
+/// ecdsa-with-SHA256, with which all here sign.
+const SHA256_OID: [u8; 8] = [42, 134, 72, 206, 61, 4, 3, 2];
+/// ecdsa-with-SHA224, which nobody here verifies.
+const SHA224_OID: [u8; 8] = [42, 134, 72, 206, 61, 4, 3, 1];
 const ONE: &str = "http://crl.example/1.crl";
 const TWO: &str = "http://crl.example/2.crl";
 const OTHER: &str = "ldap:///cn=list?certificateRevocationList";
@@ -25,17 +29,29 @@ fn time(secs: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(secs)
 }
 
-fn authority(name: &str) -> Authority {
-    let key = KeyPair::generate().unwrap();
+fn authority_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn authority(name: &str) -> Authority {
+    let (key, params) = (KeyPair::generate().unwrap(), authority_params(name));
     let certificate = params.self_signed(&key).unwrap().der().clone();
     Authority { certificate, issuer: Issuer::new(params, key) }
 }
 
 impl Authority {
+    /// An authority that this one has signed.
+    fn below(&self, name: &str, serial: u8) -> Authority {
+        let (key, mut params) = (KeyPair::generate().unwrap(), authority_params(name));
+        params.serial_number = Some(SerialNumber::from_slice(&[serial]));
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
+        Authority { certificate, issuer: Issuer::new(params, key) }
+    }
+
     fn leaf(&self, serial: &[u8]) -> CertificateDer<'static> {
         self.leaf_listed_at(serial, &[])
     }
@@ -89,6 +105,15 @@ fn pem(der: &[u8]) -> String {
     format!("-----BEGIN X509 CRL-----\n{text}\n-----END X509 CRL-----\n")
 }
 
+/// A certificate with other bytes at each place where it has these.
+fn changed(der: &[u8], from: [u8; 8], to: [u8; 8]) -> CertificateDer<'static> {
+    let mut der = der.to_vec();
+    while let Some(at) = der.windows(from.len()).position(|window| *window == from) {
+        der[at..at + to.len()].copy_from_slice(&to);
+    }
+    der.into()
+}
+
 fn at(secs: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(secs))
 }
@@ -123,33 +148,36 @@ fn a_listed_certificate_is_revoked_and_one_without_a_list_is_unknown() {
     }
 }
 
-/// A client that leaves its revoked authority out of the chain is refused, too; one of a new
-/// authority with the same name and another key is not.
+/// A client that leaves its revoked authority out of the chain is refused, too, also where that one
+/// is only below an authority on a list; one of a new authority with the same name and another key
+/// is not.
 #[test]
 fn an_authority_that_is_on_a_list_vouches_for_nobody() {
     let root = authority("root");
-    let below = |serial: u8| {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.distinguished_name.push(rcgen::DnType::CommonName, "below");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.serial_number = Some(SerialNumber::from_slice(&[serial]));
-        let certificate = params.signed_by(&key, &root.issuer).unwrap().der().clone();
-        Authority { certificate, issuer: Issuer::new(params, key) }
-    };
-    let (old, new) = (below(7), below(8));
-    let authorities = [root.certificate.clone(), old.certificate.clone(), new.certificate.clone()];
+    let (old, new) = (root.below("below", 7), root.below("below", 8));
+    let (third, fourth) = (old.below("third", 1), new.below("fourth", 1));
+    let mut fifth = third.below("fifth", 1);
+    fifth.certificate = changed(&fifth.certificate, SHA256_OID, SHA224_OID);
+    // Those above come last.
+    let all = [&fifth, &fourth, &third, &new, &old, &root];
+    let authorities = all.map(|authority| authority.certificate.clone());
     let anchors: Vec<_> = anchors(&authorities).collect();
     for (revoked, of_old) in [(7, Err(RevocationFault::Revoked)), (9, Ok(()))] {
-        let lists = [root.list(&[&[revoked]]), old.list(&[]), new.list(&[])];
+        let lists = all.map(|authority| authority.list(&[]));
+        let lists = [root.list(&[&[revoked]])].into_iter().chain(lists);
+        let lists: Vec<_> = lists.collect();
         let lists = lists.iter().flat_map(|list| of_bytes(list, &anchors).unwrap());
         let known = Revocations::new(lists.collect(), &authorities, false);
+        assert_eq!(known.revoked.len(), if of_old.is_err() { 3 } else { 0 });
         assert_eq!(known.revoked_authorities().is_some(), of_old.is_err());
-        assert_eq!(known.check(&old.leaf(&[1]), &[], at(NOW)), of_old);
-        let chain = std::slice::from_ref(&old.certificate);
-        assert_eq!(known.check(&old.leaf(&[1]), chain, at(NOW)), of_old);
-        assert_eq!(known.check(&new.leaf(&[1]), &[], at(NOW)), Ok(()));
+        for below in [&old, &third, &fifth] {
+            assert_eq!(known.check(&below.leaf(&[1]), &[], at(NOW)), of_old);
+            let chain = std::slice::from_ref(&below.certificate);
+            assert_eq!(known.check(&below.leaf(&[1]), chain, at(NOW)), of_old);
+        }
+        for below in [&new, &fourth] {
+            assert_eq!(known.check(&below.leaf(&[1]), &[], at(NOW)), Ok(()));
+        }
     }
 }
 
