@@ -7,6 +7,8 @@ pub mod tls;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -16,6 +18,20 @@ pub async fn connect(target: SocketAddr, i: usize) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind((source(i), 0).into())?;
     let stream = socket.connect(target).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Begins to connect from the i-th source address. What is written waits for the connection.
+pub fn begin(target: SocketAddr, i: usize) -> io::Result<TcpStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    net::bind(&socket, &SocketAddr::from((source(i), 0)))?;
+    match net::connect(&socket, &target) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(why) => return Err(why.into()),
+    }
+    let stream = TcpStream::from_std(socket.into())?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }

@@ -1,6 +1,6 @@
-//! Checks that what is read of a DNS response is in it, and that what is kept of many is what they
-//! said, bounded. Each message begins with its length, two bytes, and a byte for the seconds since
-//! the last.
+//! Checks that the reader of a DNS response finds only what is in it, and that the facts kept of
+//! many responses are theirs, and bounded. Each message begins with its length, two bytes, and a
+//! byte for the seconds since the last.
 #![no_main]
 
 use eyelet_fuzz::dns::properties::answers_are_what_was_said;

@@ -1,5 +1,7 @@
 //! The properties that the targets assert. They live beside the tests of the crate that they are
 //! about, which call the same functions; nothing is asserted here.
+// Their own tests are those of their crates.
+#![cfg(not(test))]
 
 /// Texts of configurations.
 #[path = "../../crates/config/tests/any_text/property.rs"]

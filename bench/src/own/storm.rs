@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::client::TlsStream;
 
 use crate::client::{self, tls};
+use crate::lab::host_name;
 
 /// Arguments of such a process.
 #[derive(Args, Clone, Debug)]
@@ -122,7 +123,10 @@ impl Storm {
     }
 
     async fn enter(&self, i: usize) -> io::Result<TlsStream<TcpStream>> {
-        let mut stream = tls::open(&self.config, self.target, i, 1).await?;
+        // Its hello leaves with its connection, as from a machine of its own: all clients share a
+        // core, and between two steps of one all others have theirs.
+        let stream = client::begin(self.target, i)?;
+        let mut stream = tls::over(&self.config, &host_name(0), stream).await?;
         client::exchange(&mut stream, &self.request, &mut [0; 1024]).await?;
         Ok(stream)
     }

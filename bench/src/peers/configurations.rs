@@ -52,6 +52,8 @@ impl ConfigurationPlan<'_> {
             "[[listener]]\naddress = \"{address}\"\nreuse_port = {shared}\n\n\
              [log]\naccess = \"{access}\"\n\n[limits]\nidle_timeout = \"1h\"\n"
         );
+        // As long as the others wait: the clients of all connections share a core.
+        text += "hello_timeout = \"1m\"\nhandshake_timeout = \"1m\"\n";
         if let Some(rate) = self.row.handshakes {
             text += &format!("handshakes_per_second = {rate}\n");
         }

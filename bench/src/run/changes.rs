@@ -1,6 +1,6 @@
-//! The cost of changes of a running edge for its clients: held connections, GETs, pairs and
-//! WebSockets that echo, and new connections, while the edge is reloaded, upgraded, given another
-//! certificate, flooded, or left without its store.
+//! The cost of changes of a running edge for its clients. There are held connections, GETs, pairs
+//! and WebSockets that echo, and new connections, while the edge is reloaded, upgraded, given
+//! another certificate, flooded, or left without its store.
 
 mod echoes;
 mod visits;

@@ -1,6 +1,6 @@
-//! `eyelet sandbox` beside a command that is let out freely, by Squid, and by mitmproxy: how long a
-//! fetch by curl takes from its start to the first byte, what 2,000 fetches cost, and the memory of
-//! what stands between. It runs in a mount namespace whose hosts file has the origins' names.
+//! `eyelet sandbox` beside a command that is let out freely, by Squid, and by mitmproxy. It
+//! measures the time of a fetch by curl to the first byte, the CPU of 2,000 fetches, and the memory
+//! of the programs between. It runs in a mount namespace whose hosts file has the origins' names.
 
 use std::ffi::OsString;
 use std::io::{self, Read};

@@ -191,9 +191,9 @@ impl State {
         noted
     }
 
-    /// Notes how an attempt to finish a change ended. Where the server refuses a key that it may
-    /// have been told already, the key stays for a while: if it took it, this is the only copy, and
-    /// not all parts of a server need know it at once.
+    /// Notes how an attempt to finish a change ended. If the server refuses a key that it may have
+    /// been told already, the key stays for a while. The server may have taken it, and this is the
+    /// only copy.
     fn note_finished(
         &mut self,
         server: AcmeServer<'_>,

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use eyelet_client::{HttpServer, RequestLimits, ServerAddress, with_sources};
 use eyelet_sys::time::since_boot;
+use eyelet_tls::client::describe_stream;
 use http::header::{CONTENT_TYPE, DATE, HOST, HeaderValue, RETRY_AFTER};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
@@ -45,8 +46,8 @@ pub struct Client {
     tls: Arc<ClientConfig>,
     /// The lead of the server's clock over ours, in seconds.
     ahead_secs: Arc<AtomicI64>,
-    /// The time that the server said last, and the moment of that by a clock that nobody sets, and
-    /// that runs while the machine sleeps.
+    /// The server's last time, and the moment when it came, by a clock that nobody sets and that
+    /// runs while the machine sleeps.
     heard: Arc<Mutex<Option<(SystemTime, Duration)>>>,
 }
 
@@ -86,7 +87,8 @@ impl Client {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         head.uri = path.parse::<Uri>()?;
         let request = Request::from_parts(head, body.collect().await?.to_bytes());
-        let answer = eyelet_client::ask(&server, request, LIMITS).await?;
+        let answer = eyelet_client::ask(&server, request, LIMITS).await;
+        let answer = answer.map_err(|error| error.in_words(describe_stream))?;
         let (mut parts, body) = answer.into_parts();
         bound_retry_after(&mut parts, &method);
         self.note(&parts);

@@ -484,19 +484,13 @@ pub mod tests {
     use eyelet_telemetry::counters;
 
     use super::*;
+    use crate::store::tests::settings;
 
     /// An issuer whose server nobody asks, and who looks into the DNS so.
     pub fn issuer(folder: &Path, dns_hook: Vec<String>, look_up: TextLookup) -> Rc<Issuer> {
-        let settings = AcmeSettings {
-            directory: "https://127.0.0.1:1/directory".into(),
-            contact: Vec::new(),
-            ca: None,
-            folder: Some(folder.to_owned()),
-            profile: None,
-            external_account: None,
-            dns_hook,
-            wanted: AcmeNames { has_http: true, ..AcmeNames::default() },
-        };
+        let wanted = AcmeNames { has_http: true, ..AcmeNames::default() };
+        let settings = settings(folder, "https://127.0.0.1:1/directory");
+        let settings = AcmeSettings { dns_hook, wanted, ..settings };
         let table = Arc::new(Acme::new().unwrap().0);
         let dns = TextDns { servers: Dns::default(), look_up };
         let issuer = Issuer::new(&settings, None, dns, &table, &counters::register()).unwrap();

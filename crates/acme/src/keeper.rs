@@ -360,21 +360,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::store::tests::settings;
     use crate::table::Entry;
 
     fn configured(folder: &std::path::Path, names: &[&str], has_http: bool) -> Configured {
         let names = names.iter().map(|name| (*name).into()).collect();
-        let acme = AcmeSettings {
-            // Nobody listens there.
-            directory: "https://127.0.0.1:1/directory".into(),
-            contact: Vec::new(),
-            ca: None,
-            folder: Some(folder.to_owned()),
-            profile: None,
-            external_account: None,
-            dns_hook: Vec::new(),
-            wanted: AcmeNames { names, has_http, ..AcmeNames::default() },
-        };
+        let wanted = AcmeNames { names, has_http, ..AcmeNames::default() };
+        // Nobody listens there.
+        let settings = settings(folder, "https://127.0.0.1:1/directory");
+        let acme = AcmeSettings { wanted, ..settings };
         Configured { acme, fleet: None, dns: Dns::default(), has_on_demand: true }
     }
 

@@ -52,7 +52,7 @@ pub struct NameKeeper {
     /// Challenges that have failed so far: the next one uses another kind.
     tried: usize,
     looks: u32,
-    /// The time until which the certificate that was issued last serves, even if it looks due.
+    /// The time until which the newest certificate serves, even if it looks due.
     rests_until: Instant,
     /// A client asked for it. Such names are ordered at a bounded rate.
     permit: Option<OrderPermit>,

@@ -283,14 +283,15 @@ fn store_error(error: eyelet_fleet::FleetError) -> AcmeError {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
-    fn settings(folder: &Path, directory: &str) -> AcmeSettings {
+    /// Settings of a server that nobody has to ask.
+    pub fn settings(folder: &Path, directory: &str) -> AcmeSettings {
         AcmeSettings {
             directory: directory.into(),
             contact: Vec::new(),

@@ -127,8 +127,8 @@ fn asked(query: &str) -> Result<Asked, QueryFault> {
     Ok(asked)
 }
 
-/// A network, or one address. One of IPv4 that is written as one of IPv6 is one of IPv4: a filter
-/// compares with addresses in that form.
+/// A network, or one address. An IPv4 address in IPv6 form becomes IPv4: filters compare addresses
+/// in that form.
 fn net(text: &str) -> Result<IpNet, &'static str> {
     let address = || Some(text.parse::<IpAddr>().ok()?.into());
     let net: IpNet = text

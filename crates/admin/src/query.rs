@@ -46,7 +46,11 @@ impl KeepAsked {
     /// What was expected.
     pub fn of(time: &str) -> Result<Self, &'static str> {
         let time = humantime::parse_duration(time).ok();
-        let time = time.filter(|time| (Duration::from_secs(1)..=FOR_MAX).contains(time));
-        time.map(Self::For).ok_or("expected a time from 1s to 31days, such as 1h")
+        time.and_then(Self::lasting).ok_or("expected a time from 1s to 31days, such as 1h")
+    }
+
+    /// A verdict for this time. `None`: it is too short or too long.
+    pub fn lasting(time: Duration) -> Option<Self> {
+        (Duration::from_secs(1)..=FOR_MAX).contains(&time).then_some(Self::For(time))
     }
 }

@@ -96,8 +96,8 @@ impl Table {
         known.filter(|(_, addresses)| !addresses.is_empty()).take(NAMES_MAX).collect()
     }
 
-    /// Notes addresses that another process has found, where none is known: connections that it
-    /// dialled count at the name that has theirs.
+    /// Takes over a name's addresses from another process, if none is known here: connections that
+    /// it dialled count at the name that has theirs.
     pub fn learn(&self, known: &BTreeMap<String, Vec<SocketAddr>>) {
         for member in self.members.values() {
             if let Some(found) = known.get(&*member.health.name) {

@@ -1,5 +1,6 @@
-//! An application as a child process: started in its own process group, found where it listens,
-//! started again when it ends or when its files change. One thread does this; it reports events.
+//! An application as a child process with a process group of its own. It finds where the
+//! application listens, and starts it again when it ends or when its files change. One thread does
+//! this; it reports events.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it

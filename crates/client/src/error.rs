@@ -21,6 +21,16 @@ pub enum ClientError {
     Late(Duration),
 }
 
+impl ClientError {
+    /// Says a fault of the connection by the caller's words for it: rustls has its own for TLS.
+    pub fn in_words(self, words: impl FnOnce(&io::Error) -> String) -> Self {
+        match self {
+            Self::Io(error) => Self::Io(io::Error::new(error.kind(), words(&error))),
+            other => other,
+        }
+    }
+}
+
 /// Writes an error and what it comes from in one line.
 pub fn with_sources(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();

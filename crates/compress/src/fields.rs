@@ -11,8 +11,8 @@ pub(crate) static DIGESTS: [HeaderName; 4] = [
     HeaderName::from_static("repr-digest"),
 ];
 
-/// Reads a decimal number, without a sign. One that does not fit is the greatest that does: a
-/// recipient may limit what it supports (RFC 9110 section 7.6.2, RFC 9111 section 1.2.2).
+/// Reads a decimal number, without a sign. A number that does not fit becomes the greatest that
+/// does: a recipient may limit what it supports (RFC 9110 section 7.6.2, RFC 9111 section 1.2.2).
 pub fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

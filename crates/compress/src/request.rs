@@ -1,5 +1,5 @@
-//! Bodies of requests: which ones an edge codes for an upstream that accepts that, and which ones
-//! it decodes for an application.
+//! Bodies of requests: those that an edge codes for an upstream that accepts it, and those that it
+//! decodes for an application.
 
 use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
@@ -121,8 +121,8 @@ pub fn is_bomb(coded: u64, decoded: u64) -> bool {
     decoded > DECODED_BYTES_FREE && decoded / RATIO_MAX > coded
 }
 
-/// True if a body that is coded comes near to what [`is_bomb`] refuses, so that the rest of it is
-/// better sent as it is.
+/// True if a coded body comes near to the limit of [`is_bomb`], so that its rest should be sent
+/// uncoded.
 pub fn nears_bomb(coded: u64, decoded: u64) -> bool {
     decoded > DECODED_BYTES_FREE / 2 && decoded / (RATIO_MAX / 2) > coded
 }

@@ -226,8 +226,8 @@ fn check_leads(leads: &[Lead<'_>], listeners: &Listeners) {
         let Some((from, before)) = both else { continue };
         let Some(middle) = listeners.list.get(*from) else { continue };
         let message = format!(
-            "the listener {} is itself an upstream, at line {}: what comes to it so is refused \
-             here, as a loop",
+            "the listener {} is itself an upstream, at line {}: connections that come back that \
+             way are refused as a loop",
             middle.called(),
             before.line()
         );
@@ -235,8 +235,8 @@ fn check_leads(leads: &[Lead<'_>], listeners: &Listeners) {
     }
 }
 
-/// A client whose bytes reach a listener that learns certificates from a PROXY header must not be
-/// able to write that header itself.
+/// A client must not be able to write the PROXY header itself to a listener that learns
+/// certificates from it.
 fn check_certificates(leads: &[Lead<'_>], asked: &[usize], listeners: &Listeners) {
     for lead in leads.iter().filter(|lead| !lead.says_client && asked.contains(&lead.to)) {
         let Some(listener) = listeners.list.get(lead.to) else { continue };
@@ -274,8 +274,8 @@ fn check_coverage(
     if let Some(stopped) = coverage.stopped_at
         && let Some(section) = sections.get(stopped.0 as usize)
     {
-        let message = "from here on, rules were not checked for earlier rules that cover them: \
-            too many share names, or have none";
+        let message = "rules from here on are not checked for earlier rules that cover them: too \
+                       many rules share names, or have none";
         section.at.warning(message);
     }
 }

@@ -397,14 +397,23 @@ fn terminate(
     if !matches!(upstream, TerminateUpstream::Http(_)) {
         compression::check_unused(section);
         if let Some(at) = section.key_at("headers").or(section.key_at("hsts")) {
-            at.error("only responses of an upstream with HTTP have fields");
+            at.error(
+                "this has no effect: the upstream of this rule gets bytes, and only responses \
+                      by HTTP have fields; leave it out, or write an http:// upstream",
+            );
         }
     }
     if let Some(at) = section.key_at("client_cert_header").filter(|_| client_cert_header) {
         if client_ca.is_none() && client_spiffe.is_empty() {
-            at.error("only with `client_ca` or `client_spiffe` does Eyelet ask for a certificate");
+            at.error(
+                "clients of this rule show no certificate; add `client_ca` or \
+                      `client_spiffe`, by which Eyelet asks for one",
+            );
         } else if !matches!(upstream, TerminateUpstream::Http(_)) {
-            at.error("only requests to an upstream with HTTP have fields");
+            at.error(
+                "this has no effect: the upstream of this rule gets bytes, and only requests \
+                      by HTTP have fields; leave it out, or write an http:// upstream",
+            );
         }
     }
     Some(Terminate {
@@ -479,7 +488,7 @@ fn certificates<'t>(
         (Some(_), Some(_)) => None,
     };
     if let Some(needs) = needs {
-        section.at.missing(format!("a terminate rule needs a {needs}"));
+        section.missing(&["certificate", "key"], format!("a terminate rule needs a {needs}"));
     }
     let certificates = section.texts("certificate").unwrap_or_default();
     let keys = section.texts("key").unwrap_or_default();
@@ -495,6 +504,7 @@ fn certificates<'t>(
         first.at.error(message);
         return Vec::new();
     }
+    files.check_key_types(&certificates);
     let names: Vec<&NamePattern> = matchers.sni.iter().map(|(_, pattern)| pattern).collect();
     let pairs = certificates.into_iter().zip(keys).map(|(certificate, key)| {
         if files.check_pair(certificate, key, &names)

@@ -293,8 +293,8 @@ fn splice_upstreams() {
         ),
         (
             "upstream = \"a:443\"\nsni_malformed = true\nsni = \"a.b\"",
-            "7:1: a hello whose name is \
-            malformed has none of these names: with `sni_malformed = true` leave `sni` out",
+            "7:1: a malformed name is none of these, so this rule never matches: with \
+             `sni_malformed = true` leave `sni` out",
         ),
     ] {
         assert_eq!(said_below_listener(&rule(keys)), [expected], "{keys}");
@@ -416,7 +416,7 @@ fn evidence() {
             "6:1: `sni_verified` needs `evidence`: \"dns\", \"certificate\" or \"connect\", or a \
              list of them; one is enough",
         ),
-        ("evidence = \"dns\"", "6:1: `evidence` needs `sni_verified`, which is missing"),
+        ("evidence = \"dns\"", "6:1: `evidence` has no effect without `sni_verified`: add it"),
         (
             "sni_verified = true\nevidence = \"oracle\"",
             "7:12: \"oracle\" is no evidence; expected \"dns\", \"certificate\" or \"connect\"",
@@ -445,7 +445,7 @@ fn evidence() {
     // A direct listener knows no destination.
     for key in ["certificate_valid = true", "sni_verified = true\nevidence = \"certificate\""] {
         let found = said_of(LISTENER, key);
-        assert!(found[0].contains("asks about the destination, and no listener of this rule"));
+        assert!(found[0].contains("asks about the destination, and clients of this rule"));
     }
     let trusted = LISTENER.to_owned() + "proxy_protocol_from = \"10.0.0.0/8\"\n";
     assert_eq!(said_of(&trusted, "certificate_valid = true"), [""; 0]);

@@ -1,6 +1,6 @@
-//! The demo behind `eyelet demo`: a page that shows what the edge does with the connection that
-//! carries it, and what stands around that edge: an application, an origin, and clients. The edge
-//! itself is the program's. It does not know that it is a demo.
+//! The demo behind `eyelet demo`: a page that shows what the edge does with its own connection, and
+//! an application, an origin and clients around that edge. The edge itself is the program's. It
+//! does not know that it is a demo.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it

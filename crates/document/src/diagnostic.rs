@@ -127,14 +127,19 @@ impl Mistakes {
         Self { kept: Vec::new(), errors_max, warnings_max, errors: 0, warnings: 0 }
     }
 
+    /// Keeps a mistake. A value that is read for two purposes is wrong once.
     pub fn push(&mut self, severity: Severity, at: usize, message: String) {
+        let mistake = (severity, at, message);
+        if self.kept.contains(&mistake) {
+            return;
+        }
         let (number, max) = match severity {
             Severity::Error => (&mut self.errors, self.errors_max),
             Severity::Warning => (&mut self.warnings, self.warnings_max),
         };
         *number += 1;
         if *number <= max {
-            self.kept.push((severity, at, message));
+            self.kept.push(mistake);
         }
     }
 

@@ -178,6 +178,14 @@ impl<'t> Section<'t> {
         found.meant.iter().any(|(at, meant)| *at == self.at.at && meant == key)
     }
 
+    /// Reports that something is missing which one of `keys` would say. Does nothing if an unknown
+    /// key was taken for a slip of one: that is the mistake.
+    pub fn missing(&self, keys: &[&str], message: impl Into<String>) {
+        if !keys.iter().any(|key| self.has_mistyped(key)) {
+            self.at.missing(message);
+        }
+    }
+
     /// True if `key` is certainly missing: no slip stands for it, and the text is whole TOML.
     pub fn lacks(&self, key: &str) -> bool {
         let is_damaged = self.at.report.found.borrow().damaged;
@@ -239,8 +247,8 @@ impl<'t> Section<'t> {
 
     /// The string of a key that must be there. `without` is the mistake if it is not.
     pub fn required(&self, key: &str, without: impl Into<String>) -> Option<Text<'t>> {
-        if self.value(key).is_none() && !self.has_mistyped(key) {
-            self.at.missing(without);
+        if self.value(key).is_none() {
+            self.missing(&[key], without);
         }
         self.text(key)
     }

@@ -1,5 +1,5 @@
-//! The client's side of HTTP: what is known of a connection that serves requests, what its requests
-//! are read from, and what their responses are written to, by HTTP/1.1 or HTTP/2.
+//! The client's side of HTTP/1.1 and HTTP/2: the facts of a connection that serves requests, how
+//! its requests are read, and how their responses are written.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it

@@ -1,5 +1,5 @@
-//! Connections that are held until somebody decides: who wakes them, which are decided anew, and
-//! how the oldest one ends when memory is short.
+//! Connections that are held until somebody decides: how they wake, which ones a reload decides
+//! anew, and how the oldest one ends when memory is short.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use eyelet_memory::slab::Key;
 use eyelet_relay::held::{HeldConnection, HeldState};
 use eyelet_telemetry::reason::{Reason, Shed, Stage, When};
 
-use crate::park::held::{are_over, held_at};
+use crate::park::held::{are_over, held_at, waits_at};
 use crate::park::{close, wake};
 use crate::worker::Worker;
 use eyelet_table::queues::ShedPosition;
@@ -32,10 +32,7 @@ pub fn wake_decided(worker: &Rc<Worker>) {
 
 /// Wakes the parked connections of which held streams have something to do.
 fn wake_streams(worker: &Rc<Worker>) {
-    let streams = worker.held_streams.borrow();
-    let over = streams.iter().filter(|(_, places)| are_over(places)).map(|(key, _)| *key);
-    let over: Vec<Key> = over.collect();
-    drop(streams);
+    let over = worker.table.borrow().held_keys(are_over);
     for key in over {
         worker.guarded(key, || wake(worker, key));
     }
@@ -50,14 +47,14 @@ pub fn decide_anew(worker: &Rc<Worker>, is_gone: impl Fn(&HoldKey) -> bool) {
         }
         is_gone
     });
-    for place in worker.held_streams.borrow_mut().values_mut().flatten() {
+    for place in worker.table.borrow_mut().holds_mut() {
         let is_gone = |of: &HoldPlace| of.decision().is_none() && is_gone(&of.question().key);
         drop(place.take_if(|place| is_gone(place)));
     }
     wake_streams(worker);
 }
 
-/// Wakes the held connections for which `is_to_wake` is true: at most as many as may be held.
+/// Wakes the held connections that `is_to_wake` selects.
 fn each(worker: &Rc<Worker>, mut is_to_wake: impl FnMut(&mut HeldConnection) -> bool) {
     let keys: Vec<Key> = {
         let (positions, mut table) =
@@ -70,15 +67,15 @@ fn each(worker: &Rc<Worker>, mut is_to_wake: impl FnMut(&mut HeldConnection) -> 
     }
 }
 
-/// Ends the connection that is held longest, because others need its memory. Returns `false` if
-/// none is held. `spared` is not ended.
+/// Ends the connection that waits for verdicts longest, because others need its memory. Returns
+/// `false` if none does. `spared` is not ended.
 pub(crate) fn shed_oldest(worker: &Rc<Worker>, spared: Option<Key>) -> bool {
     let mut kept = None;
     let is_shed = loop {
         let Some(first) = worker.shedding.held.positions.borrow_mut().pop_front() else {
             break false;
         };
-        if held_at(&mut worker.table.borrow_mut(), &first).is_none() {
+        if !waits_at(worker, &mut worker.table.borrow_mut(), &first) {
             continue;
         }
         if spared == Some(first.key) {

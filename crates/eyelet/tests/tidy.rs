@@ -4,8 +4,12 @@
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/dependencies.rs"]
+mod dependencies;
 #[path = "tidy/floors.rs"]
 mod floors;
+#[path = "tidy/parameters.rs"]
+mod parameters;
 #[path = "tidy/source.rs"]
 mod source;
 #[path = "tidy/type_names.rs"]
@@ -396,6 +400,19 @@ fn unsafe_stays_in_sys() {
     report(&findings);
 }
 
+/// CI runs no release build. Its code is what the tests run: only optimization, checks of overflow
+/// and `debug_assert!`, which is compiled in both, differ.
+#[test]
+fn a_release_has_no_code_of_its_own() {
+    let mut findings = Vec::new();
+    for file in files().iter().filter(|f| f.is_rust()) {
+        for (line, _) in tokens(&file.code).iter().filter(|(_, word)| *word == "debug_assertions") {
+            findings.push(format!("{}:{line}: code that a release does not have", file.path));
+        }
+    }
+    report(&findings);
+}
+
 #[test]
 fn imports_run_downwards() {
     let mut findings = Vec::new();
@@ -492,24 +509,6 @@ fn wire_is_no_std() {
     assert!(wire.code.contains("no_std"), "crates/wire/src/lib.rs: #![no_std] is missing");
 }
 
-#[test]
-fn every_dependency_says_why() {
-    let mut findings = Vec::new();
-    for manifest in files().iter().filter(|f| f.path.ends_with("Cargo.toml")) {
-        for found in dependencies(&manifest.text) {
-            let entry = &found.entry;
-            let ours = entry.contains("path =") || entry.contains("workspace = true");
-            let why = entry.split('#').nth(1).is_some_and(|why| why.trim().len() >= 8);
-            if !ours && !why {
-                let at = format!("{}:{}", manifest.path, found.line);
-                findings.push(format!("{at}: {} without `# why`", found.name));
-            }
-        }
-    }
-    report(&findings);
-}
-
-/// rustdoc reads a whole crate to look for examples: crates without any tell cargo so.
 #[test]
 fn crates_with_examples_have_doc_tests_and_no_others() {
     // What follows the fence: every second one ends a block.

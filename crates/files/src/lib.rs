@@ -1,11 +1,12 @@
-//! Checks the files that a configuration names: that they exist, and for `check` that certificates
-//! can be used and fit their keys and their rules. The files of a proxy's users are read here, too.
+//! Checks the files that a configuration names. They must exist; for `check`, certificates must be
+//! usable and fit their keys and rules. The files of a proxy's users are read here, too.
 
 #![allow(missing_docs)] // only the workspace uses it
 
 pub mod users;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -125,6 +126,34 @@ impl Files {
             Ok(None) => {}
         }
         false
+    }
+
+    /// Warns of certificates of a set that no client gets: one before has a key of the same type,
+    /// and a client gets the first that it takes.
+    pub fn check_key_types(&self, set: &[Text<'_>]) {
+        if self.depth != Depth::Full || set.len() < 2 {
+            return;
+        }
+        let key_type = |text: &Text<'_>| {
+            let chain = certificate::chain(&self.folder.join(text.text)).ok()?;
+            certificate::key_type(chain.first()?)
+        };
+        let mut known = HashMap::new();
+        for text in set {
+            // One that cannot be read has its error.
+            let Some(of_key) = key_type(text) else { continue };
+            match known.entry(of_key) {
+                Entry::Vacant(place) => _ = place.insert(text.text),
+                Entry::Occupied(first) if *first.get() == text.text => {
+                    text.at.warning(format!("{} is in the list twice", text.text));
+                }
+                Entry::Occupied(first) => text.at.warning(format!(
+                    "no client gets {}: the key of {} is of the same type, and it comes first",
+                    text.text,
+                    first.get()
+                )),
+            }
+        }
     }
 
     /// Checks the certificate and the key of an authority that signs for rules. Whoever has this

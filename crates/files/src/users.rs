@@ -126,7 +126,7 @@ pub fn new_token() -> Option<Zeroizing<String>> {
 /// bits for its length.
 pub fn check_name(name: &str) -> Result<(), &'static str> {
     match name {
-        "" => Err("a user has a name"),
+        "" => Err("the user's name is empty"),
         "*" => Err("\"*\" stands for all users in rules; expected another name"),
         _ if name.len() > NAME_BYTES_MAX => Err("a name has at most 255 bytes"),
         _ if name.contains(|c: char| c == ':' || c.is_control() || c.is_whitespace()) => {
@@ -295,7 +295,7 @@ mod tests {
             ("\na\n".into(), format!("2:1: {expected}")),
             (line[..line.len() - 1].into(), format!("1:1: {expected}")),
             (format!("{line}0"), format!("1:1: {expected}")),
-            (line.replacen('a', "", 1), "1:1: a user has a name".into()),
+            (line.replacen('a', "", 1), "1:1: the user's name is empty".into()),
             (line.replacen('a', "b c", 1), {
                 "1:1: a name has no colon, blank or control character".into()
             }),

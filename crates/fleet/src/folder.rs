@@ -92,9 +92,9 @@ fn read(folder: &OwnFolder, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
 }
 
 /// Removes values that have ended, and what a crash left behind of a value. A file that is not
-/// certainly one of these stays. A value that another process stores in the place of one that has
-/// ended is lost if that happens between these two calls: a lock is then taken twice, and a
-/// certificate is ordered once more.
+/// certainly one of these stays. Between these two calls another process may store a value in the
+/// place of one that has ended. It is then lost: a lock is taken twice, and a certificate is
+/// ordered once more.
 fn sweep(folder: &OwnFolder) -> Result<(), StoreError> {
     for name in folder.names()?.iter().take(SWEEP_MAX) {
         let (value, beside) = match name.split_once('.') {

@@ -52,10 +52,10 @@ impl Periods {
 }
 
 impl Fleet {
-    /// The key of the period that begins at `start`. If the store has none, it gets the one that
-    /// this edge holds: a store that lost its data is filled again, and an edge that starts then
-    /// has the keys of the others. If there is none either, and `is_made`, a key is made. The key
-    /// that is returned may be another one than `held`.
+    /// The key of the period that begins at `start`. If the store has no key, it gets that of this
+    /// edge. So a store that lost its data is filled again, and an edge that starts then has the
+    /// keys of the others. If there is none either, and `is_made`, a key is made. The key that is
+    /// returned may be another one than `held`.
     pub fn period_key(
         &mut self,
         kind: &str,

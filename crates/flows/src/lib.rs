@@ -1,4 +1,4 @@
-//! The flow table of QUIC: which flow a datagram is of, which flows end, and in which order they go
+//! The flow table of QUIC. It finds the flow of a datagram, ends idle flows, and chooses who goes
 //! when there is no room. Nothing here has a socket or a clock.
 
 #![forbid(unsafe_code)]

@@ -36,7 +36,7 @@ pub const FLOWS_OF_ADDRESS_MAX: usize = 64;
 /// Addresses of one flow at the same time. A client that moves uses two while it validates the new
 /// one; a third is for a stranger who sends copies from his own.
 pub const ADDRESSES_MAX: usize = 3;
-/// Bytes that may be sent to an address that has not answered, for each that came (RFC 9000 section
+/// Bytes that may be sent to an unproved address for each byte that came from it (RFC 9000 section
 /// 8.1).
 pub const AMPLIFICATION: u64 = 3;
 
@@ -487,8 +487,8 @@ impl<P> Flows<P> {
         true
     }
 
-    /// Adds an address of a flow whose client has moved. Returns its key, and that of the address
-    /// that was used least recently, if it has too many.
+    /// Adds an address of a flow whose client has moved. Returns its key, and if it has too many
+    /// addresses, the key of the least recently used one.
     ///
     /// # Errors
     /// Why it cannot have that address.
@@ -630,8 +630,8 @@ impl<P> Flows<P> {
         Some(self.flows.get(self.answered.first()?)?.since_ms)
     }
 
-    /// The flow that ends where there is no room for another: the oldest one that no server has
-    /// answered, or else the longest idle.
+    /// The flow that ends if there is no room for another: the oldest without an answer of its
+    /// server, or else the longest idle.
     pub fn next_to_shed(&self) -> Option<Key> {
         let index = self.unanswered.first().or(self.answered.first())?;
         self.flows.key_at(index)

@@ -440,9 +440,9 @@ impl H2Connection {
         }
     }
 
-    /// Counts a stream as dropped whose request the caller answers as malformed: it is as cheap for
-    /// its sender as a reset. To be called before the answer: a stream that has ended counts no
-    /// more.
+    /// Counts a stream as dropped if the caller answers its request as malformed: it costs its
+    /// sender as little as a reset. To be called before the answer: a stream that has ended counts
+    /// no more.
     ///
     /// # Errors
     /// If there are too many. GOAWAY was appended.

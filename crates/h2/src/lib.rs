@@ -67,7 +67,9 @@ pub use fault::{ConnectionFault, Flood, MalformedMessage, SendFault, StreamFault
 pub use frame::{FRAME_BYTES_MAX, FRAME_HEAD_BYTES, PREFACE};
 pub use head::{FieldSpan, HeaderFields, MessageHead, TextSpan};
 pub use limits::{H2Limits, INPUT_BYTES_MIN, OUTPUT_BYTES_MAX};
-pub use parked::{NotAtRest, PARKED_FIXED_BYTES, ParkedAnswer, ParkedConnection, ParkedFault};
+pub use parked::{
+    LastOfStream, NotAtRest, PARKED_FIXED_BYTES, ParkedAnswer, ParkedConnection, ParkedFault,
+};
 pub use parked_stream::{PARKED_STREAM_BYTES, StreamEntryFault};
 pub use priority::Priority;
 pub use role::H2Role;

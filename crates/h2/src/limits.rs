@@ -23,8 +23,8 @@ pub(crate) const LATE_FRAME_BYTES: u32 = 2 << 10;
 pub const DROPS_MAX: u16 = 500;
 /// They also drain so fast: a person who moves through a film drops a few a minute.
 pub const DROPS_PER_SECOND: u16 = 1;
-/// Streams beyond our limit that are refused without being counted as drops, until the client has
-/// acknowledged our SETTINGS: it may begin any number before it has seen the limit (RFC 9113
+/// Streams beyond our limit that are refused, but not counted as drops, until the client has
+/// acknowledged our SETTINGS. It may begin any number before it has seen the limit (RFC 9113
 /// 6.5.3). So many small requests, of 32 bytes, fit into a first flight of 64 KiB.
 pub const EARLY_REFUSALS_MAX: u16 = 2048;
 /// CONTINUATION frames of a header block (CVE-2024-27316). 64 KiB take 4 full ones.
@@ -54,8 +54,8 @@ pub const INPUT_BYTES_MIN: usize = crate::frame::FRAME_HEAD_BYTES + 4 + PRIORITY
 /// Bytes of a priority field in PRIORITY_UPDATE. `u=7, i` has six. Longer ones are ignored.
 pub(crate) const PRIORITY_BYTES_MAX: usize = 64;
 
-/// Most streams of a connection that is exported, which take 13 kB: several times the 100 that we
-/// allow a client, and twice the 250 that a server in Go allows us.
+/// Upper bound of the streams of an exported connection, which take 13 kB. It is several times the
+/// 100 that we allow a client, and twice the 250 that a server in Go allows us.
 pub const PARKED_STREAMS_MAX: u16 = 512;
 
 /// The sizes of a connection: what our SETTINGS say, and how far the windows open.

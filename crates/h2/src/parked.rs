@@ -4,13 +4,16 @@
 //! The form: a version, the numbers of [`Fixed`] in their order in network byte order, an entry for
 //! each open stream, and the two tables of fields as header blocks.
 
+mod last;
+
+pub use last::LastOfStream;
+
 use std::fmt;
 use std::ops::Range;
 
 use zeroize::Zeroizing;
 
 use crate::bucket::Bucket;
-use crate::code::ErrorCode;
 use crate::connection::{FrameState, H2Connection, Leaving, Resets};
 use crate::frame::{self, FRAME_HEAD_BYTES, FrameHead, STREAM_BITS, flag, kind, setting};
 use crate::hpack::{
@@ -527,30 +530,6 @@ impl ParkedConnection {
         Fixed::read(&self.bytes).ok().map(|fixed| fixed.role())
     }
 
-    /// Appends what [`H2Connection::close`] would write without an error: GOAWAY with the last
-    /// stream. It reads no table, so it costs next to nothing where memory is short. Bytes that are
-    /// no parked connection write nothing.
-    pub fn go_away(bytes: &[u8], out: &mut Vec<u8>) {
-        if let Ok(fixed) = Fixed::read(bytes) {
-            let [last, said, ..] = fixed.streams;
-            let last = match fixed.role() {
-                H2Role::Client => 0,
-                H2Role::Server if fixed.has(HAS_LEFT) => said,
-                H2Role::Server => last,
-            };
-            frame::write_go_away(last, ErrorCode::NO_ERROR, out);
-        }
-    }
-
-    /// Ends the streams that `ends` says, in their order, by a frame of `data` if windows fit it.
-    pub fn end_streams(bytes: &[u8], data: &[u8], ends: impl FnMut() -> bool, out: &mut Vec<u8>) {
-        if let Ok(fixed) = Fixed::read(bytes)
-            && let Ok((entries, _)) = fixed.split(bytes)
-        {
-            parked_stream::end(entries, SendWindow(fixed.windows[0]).left(), (data, ends), out);
-        }
-    }
-
     /// The highest stream that has begun.
     pub fn last_stream(&self) -> u32 {
         Fixed::read(&self.bytes).map_or(0, |fixed| fixed.streams[0])
@@ -576,8 +555,8 @@ impl ParkedConnection {
 
     /// Answers what needs no connection: PING, SETTINGS that leave the tables as they are,
     /// WINDOW_UPDATE and PRIORITY. Answers are appended to `out`. A flood of them wakes the
-    /// connection, which ends it. So does a wider window on whose account a stream can send that
-    /// could not: its data may wait for that.
+    /// connection, which ends it. So does a wider window that lets a stream send again: its data
+    /// may wait for that.
     pub fn answer(&mut self, input: &[u8], now_ms: u64, out: &mut Vec<u8>) -> ParkedAnswer {
         Self::answer_on(&mut self.bytes, input, now_ms, out)
     }

@@ -1,15 +1,14 @@
 //! An open stream of a parked connection, as an entry of fixed length: written, read, checked, and
 //! changed where it is.
 
-use crate::frame::{self, flag, kind};
 use crate::limits::PARKED_STREAMS_MAX;
 use crate::priority::{Priority, URGENCY_MAX};
 use crate::role::H2Role;
 use crate::stream::{H2Stream, Receiving, RequestKind, Sending};
 use crate::window::{ReceiveWindow, SendWindow, WINDOW_MAX};
 
-/// Bytes of an entry: the identifier, what may be sent, what may arrive, the size of that window,
-/// what is missing to the `content-length`, and the bits below.
+/// Bytes of an entry: the identifier, the window for sending, that for receiving and its size, the
+/// rest of the `content-length`, and the bits below.
 pub const PARKED_STREAM_BYTES: usize = 4 * 4 + 8 + 2;
 
 /// An entry.
@@ -80,7 +79,7 @@ fn id_of(entry: &StreamEntry) -> u32 {
 }
 
 /// The stream of an entry.
-fn read(entry: &StreamEntry) -> Result<H2Stream, StreamEntryFault> {
+pub(crate) fn read(entry: &StreamEntry) -> Result<H2Stream, StreamEntryFault> {
     let word = |at: usize| {
         let bytes = entry.get(at..).and_then(<[u8]>::first_chunk::<4>);
         bytes.copied().map(u32::from_be_bytes).unwrap_or_default()
@@ -209,23 +208,6 @@ fn changed(
 
 fn room(stream: &H2Stream) -> usize {
     if stream.sending == Sending::Body { stream.send_window.left() } else { 0 }
-}
-
-/// Appends a last frame of this data for each stream that is to end and has room for it, where so
-/// much may be sent on the connection.
-pub(crate) fn end(
-    entries: &[StreamEntry],
-    mut left: usize,
-    (data, mut ends): (&[u8], impl FnMut() -> bool),
-    out: &mut Vec<u8>,
-) {
-    for entry in entries {
-        let Ok(stream) = read(entry) else { return };
-        if ends() && room(&stream).min(left) >= data.len() {
-            left -= data.len();
-            frame::write(kind::DATA, flag::END_STREAM, stream.id, data, out);
-        }
-    }
 }
 
 /// The entries at the beginning of these bytes.

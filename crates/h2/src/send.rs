@@ -158,8 +158,9 @@ impl H2Connection {
         }
     }
 
-    /// The stream whose data comes next, with its room: the most urgent; among equals, those that
-    /// are not incremental one after the other, and those that are, in turns (RFC 9218 section 10).
+    /// The stream whose data comes next, with its room. The most urgent wins; among equals, streams
+    /// that are not incremental go one after the other, and incremental ones in turns (RFC 9218
+    /// section 10).
     pub fn next_to_send(&self) -> Option<(u32, usize)> {
         let connection = self.send_window.left().min(FRAME_BYTES_MAX);
         let distance = |stream: u32| stream.wrapping_sub(self.last_sent.wrapping_add(1));

@@ -91,7 +91,7 @@ pub async fn serve(
                 None => continue,
             }
         }
-        let (mut asked, wait) = (None, served.intermediary.awake());
+        let (mut asked, wait) = (None, served.rule.intermediary.awake());
         let next = match pipeline.pop() {
             Some(waiting) => {
                 (request, asked) = (waiting.request, waiting.asked);
@@ -286,7 +286,7 @@ async fn step(
 ) -> Step {
     let Request { parts, length, keep_alive, roles, .. } = request;
     let length = *length;
-    let close = !*keep_alive || served.why_last().is_some();
+    let close = !*keep_alive || served.is_last();
     let mut stream = Stream::one(client, length, parts.version, close);
     stream.note_roles(*roles);
     stream.has_asked(asked, (pipeline, served));

@@ -63,7 +63,7 @@ const RESETS_PENDING_MAX: usize = 20;
 const GOAWAY_WAIT: Duration = Duration::from_secs(2);
 /// The number of times that a task reads before others have their turn: at most 1 MiB.
 const ROUNDS_MAX: usize = 4;
-/// Bytes that it writes before that: as many as one exchange by HTTP/1.1, and one wake of the
+/// Bytes that it writes before that: those of one exchange by HTTP/1.1, and of one wake of the
 /// engine's relay. The last step may exceed it by 256 KiB.
 const TURN_BYTES: u64 = PASSED_QUOTA_BYTES;
 

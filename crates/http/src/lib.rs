@@ -3,12 +3,10 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
 
-pub mod check;
 mod exchange;
 mod http1;
 mod http2;
 pub mod proxied;
-pub mod redirect;
 
 pub use exchange::resting::shared::{attach_links, detach_links, find_partners};
 pub use http1::is_exchange;
@@ -86,7 +84,7 @@ pub fn upstream_bytes(resting: KeptExchanges<'_>) -> usize {
     if has_shared { own.max(UPSTREAM_STREAM_BYTES) } else { own }
 }
 
-/// Writes the access lines of what rests on a connection that has ended while it was parked.
+/// Writes the access lines of the resting exchanges of a parked connection that has ended.
 pub fn end_resting(
     http: Rc<Http>,
     info: ConnectionInfo,
@@ -150,13 +148,15 @@ pub struct WokenConnection {
 /// HTTP, would be twice as large.
 pub fn serve(http: Rc<Http>, woken: WokenConnection, terminated: Terminated) -> Served {
     let WokenConnection { handle, info, counted } = woken;
-    begin(http, OpenedClient::new(handle, terminated), info, counted, None)
+    let opened = OpenedClient::new(handle, terminated);
+    OpenedConnection { opened, info, counted, held: None }.serve(http)
 }
 
 /// Serves a connection like [`serve`], but of a client without TLS.
 pub fn serve_cleartext(http: Rc<Http>, woken: WokenConnection, flow: Flow) -> Served {
     let WokenConnection { handle, info, counted } = woken;
-    begin(http, OpenedClient::cleartext(handle, flow), info, counted, None)
+    let opened = OpenedClient::cleartext(handle, flow);
+    OpenedConnection { opened, info, counted, held: None }.serve(http)
 }
 
 /// Goes on with a connection whose request was held: it is read and decided again, and finds its
@@ -179,7 +179,8 @@ pub fn serve_held(
     };
     let WokenConnection { handle, info, counted } = woken;
     let opened = OpenedClient::new(handle, terminated);
-    Ok(begin(http, opened, info, counted, Some((given, held.bytes()))))
+    let held = Some((given, held.bytes()));
+    Ok(OpenedConnection { opened, info, counted, held }.serve(http))
 }
 
 /// Writes the access line of a request that has ended while it was held.
@@ -195,37 +196,43 @@ pub fn end_held(http: Rc<Http>, mut info: ConnectionInfo, held: &HeldConnection,
 /// The verdict on a request that was held, and the request as it came.
 type HeldRequest<'a> = (Option<GivenVerdict>, &'a [u8]);
 
-fn begin(
-    http: Rc<Http>,
-    OpenedClient { mut client, preface, state, exchange }: OpenedClient,
-    mut info: ConnectionInfo,
-    mut counted: Counted,
-    held: Option<HeldRequest<'_>>,
-) -> Served {
-    let http2 = info.decided.http2;
-    // From here on the client stream counts the buffered bytes.
-    counted.set(if http2 { HTTP2_BYTES } else { 0 });
-    // The first bytes were counted as bytes to the upstream when they were opened.
-    let first = client.plain.len() as u64;
-    info.bytes_to_upstream = info.bytes_to_upstream.saturating_sub(first);
-    let serving = http.engine.count_task(info.client.ip());
-    let local = || client.handle.local_address();
-    let counts = ByteCounts::of(&client.bytes_to_client);
-    let client_info = ClientInfo { info, preface, counts };
-    let rests = exchange.is_some() || state.as_ref().is_some_and(http2::has_streams);
-    let served = match rests {
-        true => ServedConnection::undecided(http, client_info),
-        false => ServedConnection::new(http, client_info, local),
-    };
-    if let Some((given, request)) = held {
-        client.give_back(request);
-        given.into_iter().for_each(|given| served.give_verdict(given));
-    }
-    let live = (&served.counts.to_upstream, &client.bytes_to_client);
-    client.handle.count_live(&served.info, live);
-    match http2 {
-        true => Box::pin(http2::serve(client, served, Resumed { state, counted, _task: serving })),
-        false => Box::pin(http1::serve(client, served, serving, exchange)),
+/// A woken connection whose client's first bytes can be read.
+struct OpenedConnection<'a> {
+    opened: OpenedClient,
+    info: ConnectionInfo,
+    counted: Counted,
+    held: Option<HeldRequest<'a>>,
+}
+
+impl OpenedConnection<'_> {
+    fn serve(self, http: Rc<Http>) -> Served {
+        let Self { opened, mut info, mut counted, held } = self;
+        let OpenedClient { mut client, preface, state, exchange } = opened;
+        let http2 = info.decided.http2;
+        // From here on the client stream counts the buffered bytes.
+        counted.set(if http2 { HTTP2_BYTES } else { 0 });
+        // The first bytes were counted as bytes to the upstream when they were opened.
+        let first = client.plain.len() as u64;
+        info.bytes_to_upstream = info.bytes_to_upstream.saturating_sub(first);
+        let serving = http.engine.count_task(info.client.ip());
+        let local = || client.handle.local_address();
+        let counts = ByteCounts::of(&client.bytes_to_client);
+        let client_info = ClientInfo { info, preface, counts };
+        let rests = exchange.is_some() || state.as_ref().is_some_and(http2::has_streams);
+        let served = match rests {
+            true => ServedConnection::undecided(http, client_info),
+            false => ServedConnection::new(http, client_info, local),
+        };
+        if let Some((given, request)) = held {
+            client.give_back(request);
+            given.into_iter().for_each(|given| served.give_verdict(given));
+        }
+        let live = (&served.counts.to_upstream, &client.bytes_to_client);
+        client.handle.count_live(&served.info, live);
+        if !http2 {
+            return Box::pin(http1::serve(client, served, serving, exchange));
+        }
+        Box::pin(http2::serve(client, served, Resumed { state, counted, _task: serving }))
     }
 }
 

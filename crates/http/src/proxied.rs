@@ -177,7 +177,7 @@ impl ProxiedClient {
         for name in for_proxies {
             parts.headers.remove(name);
         }
-        let close = !keep_alive || served.why_last().is_some();
+        let close = !keep_alive || served.is_last();
         let mut stream = Stream::one(&mut self.client, length, parts.version, close);
         stream.note_roles(roles);
         let done = exchange(&served, &mut stream, &mut parts, length).await;
@@ -205,7 +205,7 @@ impl ProxiedClient {
     ) -> Result<(), End> {
         self.outcome.get_or_insert(Outcome::Refused);
         let mut served = self.served(http, info, None, Vec::new());
-        served.intermediary = Intermediary::Proxy { message: message.map(Into::into) };
+        served.rule.intermediary = Intermediary::Proxy { message: message.map(Into::into) };
         let Request { parts, length, keep_alive, .. } = request.request;
         let mut stream = Stream::one(&mut self.client, length, parts.version, !keep_alive);
         let refusal =

@@ -25,9 +25,8 @@ fn is_any(name: &[u8], known: [&[u8; 10]; 2]) -> bool {
     known.iter().any(|known| name.eq_ignore_ascii_case(*known))
 }
 
-/// True if a field may be a trailer. Fields that frame or route a message, change how or by whom it
-/// is read, or say who sent it may not (RFC 9110 6.5.1): the recipient may have acted on the head
-/// already.
+/// True if a field may be a trailer. Fields that frame or route a message, change its reading, or
+/// authenticate it may not (RFC 9110 6.5.1): the recipient may have acted on the head already.
 pub fn is_trailer(name: &HeaderName) -> bool {
     use http::header::*;
     const CONDITIONS: [HeaderName; 5] =

@@ -84,7 +84,11 @@ impl Request {
     /// Gives the memory of a request that was served to a later message, unless something still
     /// needs a part of it.
     pub fn give_back(&mut self) {
-        (self.parts.uri, self.parts.headers) = (Uri::default(), HeaderMap::new());
+        self.parts.uri = Uri::default();
+        // Mostly its fields were taken.
+        if !self.parts.headers.is_empty() {
+            self.parts.headers = HeaderMap::new();
+        }
         recycle(std::mem::take(&mut self.head));
     }
 

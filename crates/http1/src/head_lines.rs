@@ -12,7 +12,7 @@ use super::fault::ResponseFault;
 use super::framing::{is_hop_by_hop, write_status_line};
 use super::head::{Length, RESPONSE_FIELDS_MAX, Response, has_no_body, read_length, read_response};
 use super::lines::{FieldRole, all, is_token, take_known};
-use super::spare_heads::spare_head;
+use super::spare_heads::{give_back, spare_head};
 
 /// Bytes of a head that is kept as lines. The count of its connection includes them.
 const HEAD_BYTES_MAX: usize = 4 << 10;
@@ -80,6 +80,8 @@ pub struct HeadLines {
     content_type: Place,
     cache_control: Place,
     etag: Place,
+    /// All of its body, if that is written together with it.
+    body: BytesMut,
 }
 
 /// A value's place in the text. An empty one is not there. [`HEAD_BYTES_MAX`] bounds it.
@@ -127,8 +129,17 @@ impl HeadLines {
             text.extend_from_slice(&received[cut.end..lines.end]);
         }
         received.advance(end);
-        let keep_alive = !closes;
-        Some(Self { text, status, length, keep_alive, is_coded, content_type, cache_control, etag })
+        Some(Self {
+            text,
+            status,
+            length,
+            keep_alive: !closes,
+            is_coded,
+            content_type,
+            cache_control,
+            etag,
+            body: BytesMut::new(),
+        })
     }
 
     /// The status.
@@ -192,11 +203,20 @@ impl HeadLines {
         Ok(Response { keep_alive: self.keep_alive, ..response })
     }
 
-    /// The head as it is written, with a line that is added.
+    /// Takes all of its body, which is then written together with it.
+    pub fn take_body(&mut self, received: &mut BytesMut) {
+        self.body = std::mem::take(received);
+    }
+
+    /// The head as it is written, with a line that is added, and the body that it has taken.
     pub fn into_head(self, added: &[u8]) -> BytesMut {
-        let mut text = self.text;
+        let Self { mut text, body, .. } = self;
         text.extend_from_slice(added);
         text.extend_from_slice(b"\r\n");
+        if !body.is_empty() {
+            text.extend_from_slice(&body);
+            give_back(body);
+        }
         text
     }
 }
@@ -294,13 +314,12 @@ impl Reading {
     /// Notes a common name. `None`: it was there. The map puts all values of a name together, so
     /// only values in a row, as of cookies, stay where they are.
     fn note_known(&mut self, index: usize, role: FieldRole) -> Option<()> {
-        let is_again = self.known & 1 << index != 0;
-        let in_a_row = self.last == index && role == FieldRole::Common;
-        if is_again && !in_a_row {
-            return None;
+        let bit = 1 << index;
+        if self.known & bit == 0 {
+            (self.known, self.last) = (self.known | bit, index);
+            return Some(());
         }
-        (self.known, self.last) = (self.known | 1 << index, index);
-        Some(())
+        (self.last == index && role == FieldRole::Common).then_some(())
     }
 
     /// Reads another name. `None`: its field decides, is for the next hop, or may have been there.
@@ -344,11 +363,11 @@ fn value_end(text: &[u8]) -> Option<usize> {
 /// The place of the first control character.
 #[inline]
 fn first_control(word: u64) -> Option<usize> {
-    let below = word.wrapping_sub(all(0x20)) & !word;
-    let no_del = word ^ all(0x7f);
-    let del = no_del.wrapping_sub(all(1)) & !no_del;
-    // Above one, a borrow may make others look like it. The first of them is one.
-    let found = (below | del) & all(0x80);
+    let below = word.wrapping_sub(all(0x20));
+    let del = (word ^ all(0x7f)).wrapping_sub(all(1));
+    // Above one, a borrow may make others look like it. The first of them is one. Bytes that have
+    // the highest bit are none.
+    let found = (below | del) & !word & all(0x80);
     (found != 0).then(|| found.trailing_zeros() as usize / 8)
 }
 

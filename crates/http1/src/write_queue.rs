@@ -222,9 +222,10 @@ impl WriteQueue {
     pub fn advance(&mut self, mut written: usize) {
         self.bytes -= written;
         let of_head = written.min(self.head.len());
-        self.head.advance(of_head);
         written -= of_head;
-        if of_head > 0 && self.head.is_empty() {
+        if of_head < self.head.len() {
+            self.head.advance(of_head);
+        } else if of_head > 0 {
             give_back(std::mem::take(&mut self.head));
         }
         while !self.first.bytes.is_empty() {

@@ -10,11 +10,11 @@ use std::{fmt, iter};
 use bytes::Bytes;
 use eyelet_sys::memory::blocks;
 
-/// Bytes that an active connection counts from accept until it is parked, whatever it does: its
-/// task with its info (1.2 KiB) and the future of a handshake (2 KiB; tests in `connection.rs`
-/// check both sizes), the beginning of a request's head (2 KiB), rustls' connection and its flight
-/// (7.5 KiB measured, with a chain of 1 KiB), and the allocator's overhead. Received bytes of a
-/// hello or a handshake count separately, by [`CountedBuffer`].
+/// Bytes that an active connection counts from accept until it is parked. They are for its task
+/// with its info (1.2 KiB) and the future of a handshake (2 KiB; tests in `connection.rs` check
+/// both sizes), the beginning of a request's head (2 KiB), rustls' connection and its flight (7.5
+/// KiB measured, with a chain of 1 KiB), and the allocator's overhead. Received bytes of a hello or
+/// a handshake count separately, by [`CountedBuffer`].
 pub const ACTIVE_BYTES: usize = 16 << 10;
 /// The head's part of that. A connection may receive so much without room being made for it.
 pub const HELLO_BYTES: usize = 2 << 10;

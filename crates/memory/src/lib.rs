@@ -1,6 +1,6 @@
-//! Memory held for peers: the budget that bounds it, buffers that count themselves, a slab whose
-//! values never move, an interner for values that many connections share, and bytes whose common
-//! pieces it has. No I/O, no clock.
+//! Memory held for peers: the budget that bounds it, buffers that count themselves, a slab of
+//! values that never move, an interner of shared values, and bytes that are kept without their
+//! common pieces. No I/O, no clock.
 
 #![forbid(unsafe_code)]
 

@@ -13,7 +13,7 @@ pub struct StreamBase {
     pub id: u32,
     /// Data of the peer's message that its task has not taken.
     data: ReceivedData,
-    /// Bytes of data that were not released: those that wait, and those that its task has taken.
+    /// Bytes of unreleased data: those that wait, and those that its task has taken.
     unreleased: usize,
     /// Its task.
     pub task: WaitingTask,

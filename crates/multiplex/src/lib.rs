@@ -1,6 +1,7 @@
-//! HTTP/2's streams between the task of a connection, which reads and writes, and the tasks of its
-//! streams, in both roles: what has arrived and was not taken, the windows that taking it opens,
-//! what waits to be written, and who waits. Sans-IO: bytes in, bytes and wakes out.
+//! HTTP/2's streams, in both roles, between two kinds of tasks: that of the connection, which reads
+//! and writes, and those of the streams. It has the bytes that have arrived and wait to be taken,
+//! the windows that taking them opens, the bytes that wait to be written, and the tasks that wait.
+//! Sans-IO: bytes in, bytes and wakes out.
 //!
 //! A role keeps what only it needs of a connection around [`Multiplexed`], and of a stream in its
 //! [`StreamRole`].

@@ -248,6 +248,15 @@ pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
     })
 }
 
+/// Returns what says of which type the key of a certificate is: clients take some types only. The
+/// algorithm, with its parameters, such as the curve.
+pub fn key_type(certificate: &CertificateDer<'_>) -> Option<(String, Vec<u8>)> {
+    let (_, parsed) = parse_x509_certificate(certificate).ok()?;
+    let algorithm = &parsed.public_key().algorithm;
+    let parameters = algorithm.parameters.as_ref().map_or(&[][..], |value| value.data);
+    Some((algorithm.algorithm.to_id_string(), parameters.to_vec()))
+}
+
 /// The reason why a certificate cannot sign others, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AuthorityFault {

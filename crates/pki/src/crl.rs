@@ -32,6 +32,8 @@ type Serial = [u8; SERIAL_BYTES];
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Revocations {
     lists: Vec<RevocationList>,
+    /// The authorities that are on a list themselves. A client may leave them out of its chain.
+    revoked: Vec<TrustAnchor<'static>>,
     /// True if a list counts that has expired.
     accepts_expired: bool,
 }
@@ -76,7 +78,7 @@ pub enum CrlFault {
     #[error("no revocation list in it; expected PEM (\"X509 CRL\") or DER")]
     None,
     /// It is no list, or one that Eyelet does not have.
-    #[error("it is no revocation list that can be used: {0}")]
+    #[error("this revocation list cannot be used: {0}")]
     Malformed(String),
     /// It is of a kind that Eyelet does not have. RFC 5280 section 5.2: it must not be used.
     #[error("{0}: expected the whole list of an authority, or of a distribution point")]
@@ -109,18 +111,19 @@ impl Revocations {
     /// The first file that cannot be used.
     pub fn read(
         files: &[PathBuf],
-        authorities: &[TrustAnchor<'_>],
+        authorities: &[CertificateDer<'_>],
         accepts_expired: bool,
     ) -> Result<(Self, Vec<Stamp>), CrlError> {
         let (mut lists, mut stamps) = (Vec::new(), Vec::with_capacity(files.len()));
+        let anchors: Vec<_> = anchors(authorities).collect();
         for file in files {
             let unreadable = |why| CrlError::Unreadable { file: file.clone(), why };
             let (bytes, stamp) = read_stamped_text(file, FILE_BYTES_MAX).map_err(unreadable)?;
             let unusable = |fault| CrlError::Unusable { file: file.clone(), fault };
-            lists.extend(of_bytes(&bytes, authorities).map_err(unusable)?);
+            lists.extend(of_bytes(&bytes, &anchors).map_err(unusable)?);
             stamps.push(stamp);
         }
-        Ok((Self { lists, accepts_expired }, stamps))
+        Ok((Self::new(lists, authorities, accepts_expired), stamps))
     }
 
     /// Reads the bytes of one file.
@@ -129,10 +132,28 @@ impl Revocations {
     /// Why a list in them cannot be used.
     pub fn parse(
         bytes: &[u8],
-        authorities: &[TrustAnchor<'_>],
+        authorities: &[CertificateDer<'_>],
         accepts_expired: bool,
     ) -> Result<Self, CrlFault> {
-        Ok(Self { lists: of_bytes(bytes, authorities)?, accepts_expired })
+        let anchors: Vec<_> = anchors(authorities).collect();
+        Ok(Self::new(of_bytes(bytes, &anchors)?, authorities, accepts_expired))
+    }
+
+    fn new(
+        lists: Vec<RevocationList>,
+        authorities: &[CertificateDer<'_>],
+        accepts_expired: bool,
+    ) -> Self {
+        let is_listed = |certificate: &&CertificateDer<'_>| {
+            let parts = Parts::of(certificate)?;
+            let serial = serial(parts.serial)?;
+            Some(lists.iter().any(|list| list.revokes(parts.issuer, &serial)))
+        };
+        let listed = authorities.iter().filter(|authority| is_listed(authority) == Some(true));
+        let revoked = listed.filter_map(|authority| {
+            anchor_from_trusted_cert(authority).ok().map(|anchor| anchor.to_owned())
+        });
+        Self { revoked: revoked.collect(), lists, accepts_expired }
     }
 
     /// Checks a chain whose signatures are verified: each certificate of it, but for an
@@ -167,11 +188,15 @@ impl Revocations {
         now: UnixTime,
     ) -> Result<(), RevocationFault> {
         let serial = serial(parts.serial).ok_or(RevocationFault::Malformed)?;
+        let mut named = self.revoked.iter().filter(|anchor| *anchor.subject == *parts.issuer);
+        if named.any(|anchor| is_signed_by(certificate, anchor) != Some(false)) {
+            return Err(RevocationFault::Revoked);
+        }
         let points = LazyCell::new(|| distribution_points(certificate));
         let (mut is_known, mut is_fresh) = (false, false);
         for list in self.lists.iter().filter(|list| *list.issuer == *parts.issuer) {
             // Also on a list that is for others: an authority uses a number once.
-            if list.serials.binary_search(&serial).is_ok() {
+            if list.revokes(parts.issuer, &serial) {
                 return Err(RevocationFault::Revoked);
             }
             if !list.scope.covers(is_leaf, &points) {
@@ -207,10 +232,28 @@ impl Revocations {
         };
         Some(format!("a revocation list has expired at {}: {follows}", certificate::date(expired)))
     }
+
+    /// Says that an authority is on a list itself, and what follows. `None`: none is.
+    pub fn revoked_authorities(&self) -> Option<String> {
+        let number = self.revoked.len();
+        (number > 0).then(|| {
+            format!(
+                "{number} of the authorities {} on a list: certificates that they have signed are \
+                 refused",
+                if number == 1 { "is" } else { "are" }
+            )
+        })
+    }
+}
+
+impl RevocationList {
+    fn revokes(&self, issuer: &[u8], serial: &Serial) -> bool {
+        *self.issuer == *issuer && self.serials.binary_search(serial).is_ok()
+    }
 }
 
 /// The authorities of a file of certificates.
-pub fn anchors<'a>(chain: &'a [CertificateDer<'_>]) -> impl Iterator<Item = TrustAnchor<'a>> {
+fn anchors<'a>(chain: &'a [CertificateDer<'_>]) -> impl Iterator<Item = TrustAnchor<'a>> {
     chain.iter().filter_map(|certificate| anchor_from_trusted_cert(certificate).ok())
 }
 
@@ -222,10 +265,9 @@ pub fn check_files(
 ) -> Result<Option<String>, String> {
     // A mistake in `ca` is reported at its own key.
     let Some(chain) = ca.and_then(|ca| certificate::chain(ca).ok()) else { return Ok(None) };
-    let anchors: Vec<_> = anchors(&chain).collect();
-    let read = Revocations::read(files, &anchors, accepts_expired);
+    let read = Revocations::read(files, &chain, accepts_expired);
     let (read, _) = read.map_err(|error| error.to_string())?;
-    Ok(read.expired(SystemTime::now()))
+    Ok(read.expired(SystemTime::now()).or_else(|| read.revoked_authorities()))
 }
 
 fn of_bytes(
@@ -281,13 +323,16 @@ fn malformed(why: &str) -> CrlFault {
 fn of_webpki(error: webpki::Error) -> CrlFault {
     use webpki::Error;
     CrlFault::Unsupported(match error {
-        Error::UnsupportedDeltaCrl => "it has the changes of another list only",
+        Error::UnsupportedDeltaCrl => "it is a delta, which has only the changes of another list",
         Error::UnsupportedIndirectCrl => "it is an indirect list, of several authorities",
         Error::UnsupportedRevocationReasonsPartitioning => "it is for some reasons only",
         Error::UnsupportedCrlIssuingDistributionPoint => {
             "its issuingDistributionPoint has no full name"
         }
         Error::UnsupportedCriticalExtension => "it has a critical extension that is not known",
+        Error::BadDer | Error::BadDerTime | Error::TrailingData(_) => {
+            return malformed("it is cut, has bytes behind its end, or is not DER");
+        }
         other => return CrlFault::Malformed(format!("{other:?}")),
     })
 }
@@ -301,11 +346,11 @@ fn serial(bytes: &[u8]) -> Option<Serial> {
     Some(serial)
 }
 
-/// Says if an authority has signed a list. `None`: it has no such structure.
+/// Says if an authority has signed a list, or a certificate. `None`: it has no such structure.
 fn is_signed_by(der: &[u8], anchor: &TrustAnchor<'_>) -> Option<bool> {
-    let mut list = Der(Der(der).take(SEQUENCE)?.value);
-    let (signed, algorithm) = (list.take(SEQUENCE)?, list.take(SEQUENCE)?);
-    let signature = bits(list.take(BIT_STRING)?.value)?;
+    let mut whole = Der(Der(der).take(SEQUENCE)?.value);
+    let (signed, algorithm) = (whole.take(SEQUENCE)?, whole.take(SEQUENCE)?);
+    let signature = bits(whole.take(BIT_STRING)?.value)?;
     let mut key = Der(&anchor.subject_public_key_info);
     let (key_algorithm, key) = (key.take(SEQUENCE)?.value, key.take(BIT_STRING)?.value);
     let mut known = aws_lc_rs::default_provider().signature_verification_algorithms.all.iter();

@@ -91,8 +91,8 @@ impl Rules {
         candidates
     }
 
-    /// The reason of a refusal, for a client that may not have named its user: that a rule might
-    /// take it, or would no longer refuse it, if it did.
+    /// The reason of a refusal for a client that may not have named its user: with one a rule might
+    /// take it, or no longer refuse it.
     pub(crate) fn blame_user(&self, mut verdict: Verdict, facts: &Facts<'_>) -> Verdict {
         if verdict.refuse.is_some() && facts.requester.user.is_none() && self.waits_for_user(facts)
         {

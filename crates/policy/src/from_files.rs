@@ -73,8 +73,8 @@ impl FromFiles {
         }
     }
 
-    /// True if each list of `matcher` in `other` is one of these, or is meant with a port for which
-    /// `has_all` says that everything matches.
+    /// True if `other` has each list of `matcher` among these, or with a port for which `has_all`
+    /// says that everything matches.
     pub(crate) fn covers(
         &self,
         matcher: Matcher,

@@ -270,7 +270,7 @@ impl Rules {
     /// True if a connection like one that `rule` took, but with another name, would certainly have
     /// come to the same rule. `""` is no name. Of the old hello only its name is known here, so an
     /// earlier rule that asks for more of it counts as if it might match.
-    pub fn serves(&self, rule: RuleId, name: &str, facts: &Facts<'_>) -> bool {
+    pub fn would_take(&self, rule: RuleId, name: &str, facts: &Facts<'_>) -> bool {
         let lists = self.hold_lists();
         // The host of a request may be no name of a hello, and an expression sees only such names.
         let has_expressions = self.by_list.iter().any(|(list, _)| lists.has_expressions(*list));

@@ -35,13 +35,12 @@ const CREEP_BYTES_MIN: f64 = 512.0 * 1024.0;
 const CREEP_PART: f64 = 0.02;
 /// The part that is bad in each of three rounds. A collector that is not in a hurry leaves a fifth.
 const CREEP_BAD: f64 = 0.5;
-/// A slope is told from growth of at least this: four times what memory moves by that stands still.
-/// 5,000 connections of 250 bytes grow by 1.1 MB from the first step to the last.
+/// A slope needs growth of at least this: four times the noise of memory that stands still.
 const GROWTH_BYTES_MIN: f64 = 4.0 * STILL_BYTES;
 /// A figure has at most this error: 64 KiB that move by themselves, over 256 connections.
 const ERROR_BYTES_MAX: f64 = 256.0;
-/// The part of the connections that the server may end before they are counted: what is wrong in a
-/// figure by that is less than what differs between two runs.
+/// The part of the connections that the server may end before they are counted. The error by these
+/// is less than the difference between two runs.
 const ENDED_PART_MAX: f64 = 0.01;
 
 /// The options of the measurement.
@@ -373,8 +372,8 @@ fn kernel_memory(bytes: f64, report: &mut ProbeReport) {
     report.add("kernel-memory", Grade::Note, seen);
 }
 
-/// Bytes that each round leaves beyond the one before it, if that is more than what arenas and
-/// collectors explain: the least of them, because a leak grows each time.
+/// Bytes that each round leaves beyond the one before it, if arenas and collectors do not explain
+/// them. It is the least of the rounds, because a leak grows each time.
 fn grows(rounds: &[Round]) -> Option<f64> {
     let growth = rounds.windows(2).map(|pair| pair[1].left - pair[0].left);
     let least = growth.fold(f64::INFINITY, f64::min);
@@ -492,7 +491,6 @@ fn take_tickets(target: &ProbeTarget, tls: &mut ProbeClient) -> bool {
 /// A parked connection needs less than a page.
 const SMALL: f64 = 4096.0;
 /// OpenSSL's buffer of 16 KiB for reads beside a state of 12 KiB: more is a sign that it is kept.
-/// nginx and HAProxy, which release it, need 14 to 18 KiB in all; without it Python needs 31.
 const BUFFERS: f64 = 28.0 * 1024.0;
 /// No state of one connection is as large: something that could be shared is not.
 const CONTEXT: f64 = 200.0 * 1024.0;

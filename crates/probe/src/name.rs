@@ -75,10 +75,18 @@ fn ask(target: &ProbeTarget) -> ServerReply {
         flight::ask(target, &hello, WHOLE, usize::MAX)
     });
     let newest = replies.next().unwrap_or(ServerReply::Silent);
+    telling(newest, || replies.next())
+}
+
+/// One of the answers to two versions. One that a server without the newer version gives to any
+/// name tells nothing.
+fn telling(newest: ServerReply, older: impl FnOnce() -> Option<ServerReply>) -> ServerReply {
+    let version = AlertDescription::ProtocolVersion.code();
     match newest {
         ServerReply::Hello(..) => newest,
-        other => match replies.next() {
-            Some(older @ ServerReply::Hello(..)) => older,
+        other => match (older(), &other) {
+            (Some(older @ ServerReply::Hello(..)), _) => older,
+            (Some(older), ServerReply::Alert(code)) if *code == version => older,
             _ => other,
         },
     }
@@ -141,6 +149,16 @@ mod tests {
         let mapped: IpAddr = "::ffff:127.0.0.1".parse().unwrap();
         assert_eq!(names_in(hosts, mapped).len(), 3);
         assert!(names_in(hosts, [127, 0, 0, 2].into()).is_empty());
+    }
+
+    #[test]
+    fn a_server_without_the_newer_version_is_judged_by_the_older() {
+        for (newest, older, expected) in
+            [(70, Some(112), 112), (70, Some(40), 40), (112, Some(70), 112), (70, None, 70)]
+        {
+            let found = telling(ServerReply::Alert(newest), || older.map(ServerReply::Alert));
+            assert!(matches!(found, ServerReply::Alert(code) if code == expected), "{newest}");
+        }
     }
 
     #[test]

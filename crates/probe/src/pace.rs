@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Steps of a round, equal ones. The warm-up is as large as the first: from there on the memory
-/// that it left is in use again, so that the slope over the steps leaves out what grows once. Ten,
-/// because the memory of a garbage collector goes up and down between them.
+/// Steps of a round, equal ones. The warm-up is as large as the first step. From there on its
+/// memory is in use again, so the slope over the steps leaves out one-time growth. Ten, because the
+/// memory of a garbage collector goes up and down between them.
 pub const STEPS: usize = 10;
 /// Between the last handshake of a step and the reading: threads of the server finish. Short, since
 /// servers end what is idle, such as Node after five seconds and HAProxy after ten.

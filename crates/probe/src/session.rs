@@ -198,6 +198,7 @@ fn resume(
         {
             let count = match tickets {
                 0 => String::new(),
+                1 => ", one ticket a handshake".to_owned(),
                 tickets => format!(", {tickets} tickets a handshake"),
             };
             report.add(name, Grade::Good, format!("yes{count}"));

@@ -40,8 +40,8 @@ mod sources;
 
 /// The time that the list of what an upgrade leaves may take: an upgrade waits for it.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time for which the allocator's free bytes are remembered: to count them locks each arena, so
-/// that a worker that allocates may wait for as long as the largest heap takes.
+/// The time for which the allocator's free bytes are remembered. Counting them locks each arena,
+/// and a worker that allocates then waits.
 const UNUSED_TIME: Duration = Duration::from_mins(1);
 /// Rules that `/metrics` names at most. `/rules` lists all.
 const RULES_MAX: usize = 1_000;
@@ -382,8 +382,8 @@ fn memory_kinds(snapshot: &Snapshot) -> (Vec<(&'static str, usize)>, usize) {
 const RESERVING: [&str; 3] = ["connections", "http", "compression"];
 
 /// Sums up what is held by kind, and the rest of the process's memory. An active connection
-/// reserves the most that it may need: where that is more than the process has, the difference is
-/// held by nobody.
+/// reserves the most that it may need. The reserved bytes beyond the process' memory are held by
+/// nobody.
 fn held_of(
     mut kinds: Vec<(&'static str, usize)>,
     anonymous: usize,

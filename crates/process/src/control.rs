@@ -562,8 +562,8 @@ fn parts(path: &Path) -> Option<([&str; 2], u32)> {
     (parts.next().is_none() && names.iter().all(is_digest)).then_some((names, pid))
 }
 
-/// The names of a configuration file: by its real path, which is the same for each link to it, and
-/// by the absolute path as given, which stays the same when a link on the way is switched.
+/// The names of a configuration file. The real path is one for all links to it; the absolute path
+/// as given stays when a link on the way is switched.
 fn names(file: &Path) -> io::Result<[String; 2]> {
     Ok([name(&file.canonicalize()?), name(&std::path::absolute(file)?)])
 }
@@ -584,7 +584,8 @@ pub fn digest_name(bytes: &[u8]) -> String {
 /// The folder of this user's sockets.
 pub fn own_folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("eyelet"),
+        // The XDG base directory specification: a relative path is to be ignored.
+        Some(folder) if Path::new(&folder).is_absolute() => PathBuf::from(folder).join("eyelet"),
         _ => SYSTEM_FOLDER.into(),
     }
 }

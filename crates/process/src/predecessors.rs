@@ -31,8 +31,8 @@ use crate::held;
 /// Most processes that linger, beside the one that serves. Each may hold its own `memory_max`. The
 /// oldest one beyond them drains.
 pub const LINGERING_MAX: usize = 8;
-/// The time for which an upgrade waits until the threads of predecessors have finished what is on
-/// its way. One that stands still then is passed on later.
+/// The time for which an upgrade waits for the threads of predecessors to finish their messages.
+/// One that stands still then is passed on later.
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time that an upgrade waits for the end of the one before.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -241,7 +241,7 @@ impl Predecessors {
         known.iter_mut().for_each(Known::tell_to_drain);
     }
 
-    /// The process ids of those that live, as far as they are known. The oldest one is the first.
+    /// The known process ids of living predecessors. The oldest one is the first.
     pub fn pids(&self) -> Vec<Option<u32>> {
         let known = self.known.lock();
         let living = known.iter().filter(|known| !known.thread.is_finished());

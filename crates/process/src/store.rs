@@ -53,8 +53,8 @@ use eyelet_edge::snapshot;
 use eyelet_edge::snapshot::listen::{Bound, ListenError, own_files};
 use eyelet_edge::snapshot::published::worker_of_flows;
 
-/// The time that exchanges that are under way may take to end, if `drain_timeout` is not shorter.
-/// Parked connections stand still meanwhile, and nobody accepts.
+/// The time for exchanges that are under way to end, unless `drain_timeout` is shorter. Parked
+/// connections stand still meanwhile, and nobody accepts.
 const ACTIVE_MAX: Duration = Duration::from_secs(2);
 /// The time that the workers may take to give up what they have: this and the time to end the rest.
 const LEAVE_TIMEOUT: Duration = MESSAGE_TIMEOUT;

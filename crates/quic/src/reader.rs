@@ -18,8 +18,8 @@ pub const DATAGRAMS_MAX: u16 = 64;
 const KEYS_BYTES: usize = 2 << 10;
 
 /// Reads one connection's hello. Feed it every datagram of the client that begins with a long
-/// header, until the client has the handshake's keys: also after the hello, because a server may
-/// have lost what was read here, and must not get another one.
+/// header, until the client has the handshake's keys. That includes datagrams after the hello: a
+/// server may have lost one that was read here, and must not get another hello.
 pub struct InitialReader {
     pub(crate) version: QuicVersion,
     pub(crate) client_dcid: QuicId,

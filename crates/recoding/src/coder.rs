@@ -345,8 +345,8 @@ const DCB_QUALITY_LARGE: u32 = 2;
 /// Level 3 with the large hash tables of [`zstd::delta`].
 const DELTA_NOW_LEVEL: i32 = 3;
 /// The pause after which a stream is flushed. An upstream that sends as fast as it can has shorter
-/// gaps between its packets, and a flush for each of them would cost a tenth of the bytes and more.
-/// One that never stops writes less at a time, so it is not waited for either.
+/// gaps, and a flush in each of them would cost a tenth of the bytes or more. One that never stops
+/// writes less at a time, so it is not waited for either.
 const PAUSE: Pause = Pause { of: Duration::from_millis(2), since_first: Duration::from_millis(20) };
 /// The pause for a body that is held, which then gives up its delta. It is longer than the round
 /// trips of a distant upstream that starts slowly.

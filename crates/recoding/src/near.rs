@@ -32,8 +32,8 @@ const WANTS_DIGEST: [HeaderName; 3] = [
     HeaderName::from_static("want-repr-digest"),
     HeaderName::from_static("want-digest"),
 ];
-/// Types that name the coding of their own content. A server that labels such a file with that
-/// coding as well describes the file, and its clients store it as it is.
+/// Types that name the coding of their own content. A server that also labels such a file with that
+/// coding means the file itself, and its clients store it as it is.
 const TYPES_OF_CODINGS: [(Coding, &str); 4] = [
     (Coding::Gzip, "application/gzip"),
     (Coding::Gzip, "application/x-gzip"),

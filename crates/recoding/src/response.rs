@@ -71,18 +71,18 @@ impl Compressors {
         coder
     }
 
-    /// The coder of a response that passes unchanged, by the fields that decide. `None`: its head
-    /// may change, so all of it must be read.
+    /// The reason why a response passes unchanged, by the fields that decide. `None`: its head may
+    /// change, so all of it must be read.
     pub fn passing(
         &self,
         asked: &RequestCodings,
         head: &PassingHead<'_>,
         body: &Beginning<'_>,
-    ) -> Option<Coder> {
+    ) -> Option<WhyNot> {
         if !asked.may_pass_lines() {
             return None;
         }
-        let Some(wanted) = &asked.wanted else { return Some(Coder::as_is(self, WhyNot::Off)) };
+        let Some(wanted) = &asked.wanted else { return Some(WhyNot::Off) };
         if let Some(tag) = head.etag {
             self.inner.tags.borrow_mut().note(asked.rule, tag);
         }
@@ -93,7 +93,7 @@ impl Compressors {
             .and_then(|kind| eligible::by_first_bytes(kind, body));
         // A part of a response that may be coded has its Vary.
         let is_part = head.status == StatusCode::PARTIAL_CONTENT;
-        eligible.err().filter(|_| !is_part).map(|why| Coder::as_is(self, why))
+        eligible.err().filter(|_| !is_part)
     }
 
     /// Says the same as [`Compressors::wants_first`], by the fields that decide.

@@ -11,8 +11,8 @@ use crate::suite::{
     Direction, IV_BYTES, Role, SECRET_BYTES, Suite, TLS12_IV_AT, Version, hash_len, key_len,
 };
 
-/// Bytes of an exported session: 7 that say what it is and how far it has come, 5 of a message that
-/// has begun, 3 counts, and for each direction the sequence number and the secret.
+/// Bytes of an exported session: 7 for its kind and progress, 5 of a message that has begun, 3
+/// counts, and for each direction the sequence number and the secret.
 pub const EXPORT_BYTES: usize = 7 + 5 + 3 + 2 * (8 + SECRET_BYTES);
 
 /// The reason why bytes are not an exported session.

@@ -156,9 +156,9 @@ fn allowed(config: &Config) -> Vec<IpNet> {
     IpNet::aggregate(&allows.flatten().copied().collect())
 }
 
-/// Shakes hands until the server has shown its chain and proved that it has the key: it has signed
-/// something unique to this handshake, both randoms and the key exchange (RFC 5246 section 7.4.3),
-/// or the transcript (RFC 8446 section 4.4.3). rustls knows no chain before.
+/// Shakes hands until the server has shown its chain and proved that it has the key, by a signature
+/// over the randoms and the key exchange (RFC 5246 section 7.4.3) or over the transcript (RFC 8446
+/// section 4.4.3).
 async fn shake(tls: &mut ClientConnection, stream: &mut TcpStream) -> Result<(), String> {
     let mut received = 0;
     let mut buffer = Vec::new();

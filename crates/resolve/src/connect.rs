@@ -18,13 +18,14 @@ use eyelet_engine::worker::Registration;
 use eyelet_engine::worker::WaitError;
 use eyelet_engine::worker::{Handle, Worker};
 use eyelet_sys::epoll::{FAILED, WRITABLE};
-use eyelet_sys::{Errno, socket, transparent};
-use eyelet_telemetry::reason::IoFailure;
+use eyelet_sys::{Errno, interfaces, socket, transparent};
+use eyelet_telemetry::reason::{Detail, IoFailure, PortLack};
 use eyelet_telemetry::upstream::OpenExchange;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::loops::{DialMark, Loops};
+use crate::ports::{PortShortage, is_no_port};
 
 /// Connection Attempt Delay (RFC 8305 section 8).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -196,6 +197,17 @@ pub enum NoSource {
         /// The first of the addresses, and how many more there are.
         sources: String,
     },
+    /// Some of them are held by others, or by connections that this host has closed.
+    #[error(
+        "all are in use to {upstream}{others} in TIME_WAIT, which net.ipv4.tcp_tw_reuse=1 cuts to \
+         a second; `source_addresses` gives it more"
+    )]
+    OfOthers {
+        /// The upstream.
+        upstream: SocketAddr,
+        /// The part that is not Eyelet's own, where that is known.
+        others: String,
+    },
     /// The last that was tried is not usable.
     #[error("source_addresses: {source_address}: {why}")]
     Faulty {
@@ -215,12 +227,45 @@ impl NoSource {
     ) -> io::Error {
         let why = match last {
             Some((source_address, why)) => Self::Faulty { source_address, why },
-            None => {
-                let all = sources.addresses().filter(|ip| ip.is_ipv4() == upstream.is_ipv4());
-                Self::NoPort { upstream, sources: listed(all) }
-            }
+            None => Self::no_port(sources, upstream),
         };
-        io::Error::new(io::ErrorKind::AddrNotAvailable, why)
+        why.into()
+    }
+
+    /// Says it with the cause. `InUse`: a port may be free later.
+    pub(crate) fn lack(&self) -> PortLack {
+        match self {
+            Self::NoPort { .. } | Self::OfOthers { .. } => PortLack::InUse(Detail::of(self)),
+            Self::Faulty { .. } => PortLack::Faulty(Detail::of(self)),
+        }
+    }
+
+    fn no_port(sources: &SourceAddresses, upstream: SocketAddr) -> Self {
+        let own = || sources.addresses().filter(|ip| ip.is_ipv4() == upstream.is_ipv4());
+        let in_use = sources.in_use().into_iter().filter(|of| of.upstream == upstream);
+        let (used, all) = (in_use.map(|of| of.used).sum(), sources.ports() * own().count());
+        match all.saturating_sub(used) {
+            0 => Self::NoPort { upstream, sources: listed(own()) },
+            others => Self::OfOthers {
+                upstream,
+                others: format!(", {others} of {all} by other programs or"),
+            },
+        }
+    }
+
+    /// Makes the error of a connect for which the kernel chooses the address. It has the same
+    /// number where this host has no address to reach the upstream from.
+    fn of_kernel(error: io::Error, upstream: SocketAddr) -> io::Error {
+        if !is_no_port(&error) || !interfaces::has_route(upstream.ip()) {
+            return error;
+        }
+        Self::OfOthers { upstream, others: " or".into() }.into()
+    }
+}
+
+impl From<NoSource> for io::Error {
+    fn from(why: NoSource) -> Self {
+        Self::new(io::ErrorKind::AddrNotAvailable, why)
     }
 }
 
@@ -275,6 +320,8 @@ pub struct Dial<'a, O> {
     pub owner: &'a O,
     /// Notes each attempt.
     pub loops: &'a Loops,
+    /// Remembers that no local port was left.
+    pub shortage: &'a PortShortage,
     /// The options of its attempts.
     pub options: &'a DialOptions<'a>,
     /// It leads to a listener of this edge, which will recognise it by both its ends.
@@ -465,7 +512,11 @@ impl<O: Owner> Dial<'_, O> {
     fn start(&self, address: SocketAddr, fast_open: bool) -> io::Result<Started> {
         let Some(sources) = self.options.sources else {
             let socket = self.socket(address, fast_open)?;
-            let at_once = self.connect(&socket, address)?;
+            let connected = self.connect(&socket, address, self.options.source);
+            let at_once = match (connected, self.options.source) {
+                (Err(error), None) => return Err(NoSource::of_kernel(error, address)),
+                (connected, _) => connected?,
+            };
             return Ok(Started { socket, at_once, source: None });
         };
         let mut last = None;
@@ -479,7 +530,7 @@ impl<O: Owner> Dial<'_, O> {
                 continue;
             }
             let source = OpenExchange::new(&candidate.counters);
-            match self.connect(&socket, address) {
+            match self.connect(&socket, address, Some(candidate.ip)) {
                 Ok(at_once) => return Ok(Started { socket, at_once, source: Some(source) }),
                 Err(error) if is_no_port(&error) => {}
                 Err(error) => return Err(error),
@@ -488,8 +539,14 @@ impl<O: Owner> Dial<'_, O> {
         Err(NoSource::error(sources, address, last))
     }
 
-    fn connect(&self, socket: &OwnedFd, address: SocketAddr) -> io::Result<bool> {
-        let at_once = socket::connect(socket, address)?;
+    fn connect(
+        &self,
+        socket: &OwnedFd,
+        address: SocketAddr,
+        from: Option<IpAddr>,
+    ) -> io::Result<bool> {
+        let at_once =
+            self.shortage.unless_short((from, address), || socket::connect(socket, address))?;
         let mark = if self.to_listener { DialMark::Ends } else { self.options.mark };
         self.loops.dialled(socket, address, mark);
         Ok(at_once)
@@ -606,10 +663,6 @@ pub(crate) fn is_own_shortage(failure: &IoFailure) -> bool {
         Errno::from_raw_os_error(*code),
         Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL | Errno::NOBUFS | Errno::NOMEM
     )
-}
-
-fn is_no_port(error: &io::Error) -> bool {
-    Errno::from_io_error(error) == Some(Errno::ADDRNOTAVAIL)
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {

@@ -130,7 +130,8 @@ pub async fn dial<O: Owner>(
     };
     let configured = matches!(target, DialTarget::Configured(_));
     let to_listener = check_loop(names, info, address, configured)?;
-    let dial = Dial { owner, loops: &names.shared.loops, options, to_listener };
+    let dial =
+        Dial { owner, loops: &names.shared.loops, shortage: &names.shortage, options, to_listener };
     let connected = match is_of_other_family(&[address], options) {
         true => Err(End::failed(Reason::MixedFamilies)),
         false => dial.one(&address).await.map_err(failed),
@@ -234,7 +235,13 @@ impl NamedTarget<'_> {
         for address in &addresses {
             to_listener |= check_loop(names, info, *address, self.guard.is_none())?;
         }
-        let dial = Dial { owner, loops: &names.shared.loops, options, to_listener };
+        let dial = Dial {
+            owner,
+            loops: &names.shared.loops,
+            shortage: &names.shortage,
+            options,
+            to_listener,
+        };
         let doubts = Notify::new();
         let mut later = pin!(async {
             let found = lookup.later(names, &doubts).await;
@@ -289,7 +296,7 @@ impl NamedTarget<'_> {
     }
 }
 
-/// True if a dial that ended so says that the upstream is down.
+/// True if this end of a dial shows that the upstream is down.
 pub fn is_upstream_down(reason: &Reason) -> bool {
     match reason {
         Reason::Io(Peer::Upstream, failure) => !is_own_shortage(failure),
@@ -314,8 +321,8 @@ pub fn may_dial_another(reason: &Reason) -> bool {
     )
 }
 
-/// The address of a CONNECT's host that rules are asked about, and that is then the only one to
-/// be dialled: the first to which there is a route.
+/// The address of a CONNECT's host that rules compare, and the only one that is then dialled: the
+/// first with a route.
 ///
 /// # Errors
 /// Why there is none.
@@ -375,15 +382,14 @@ fn late(wait_error: WaitError, stage: Stage) -> End {
         WaitError::Late if stage == Stage::Dns => SLOW_DNS,
         WaitError::Late => Reason::Timeout(Limit::Connect, None),
         WaitError::Io(error) => match error.get_ref().and_then(|why| why.downcast_ref()) {
-            Some::<&NoSource>(why) => Reason::NoLocalPort(Detail::of(why)),
+            Some::<&NoSource>(why) => Reason::NoLocalPort(Box::new(why.lack())),
             None => Reason::Io(Peer::Upstream, (&error).into()),
         },
         WaitError::Unregistered(error) => Reason::Unregistered((&error).into()),
     })
 }
 
-/// The addresses of a name that the administrator wrote, or those that are tried of one that
-/// `client` chose.
+/// All addresses of a configured name, or the few that are tried of a name that `client` chose.
 async fn look_up<'a>(
     names: &Rc<Names>,
     client: Option<IpAddr>,

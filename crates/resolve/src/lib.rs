@@ -17,5 +17,6 @@ pub mod guard;
 pub mod loops;
 pub mod names;
 pub mod permits;
+pub mod ports;
 pub mod share;
 pub mod system;

@@ -7,6 +7,7 @@ use crate::dns::resolver::Resolver;
 use crate::dns::resolvers::Resolvers;
 use crate::evidence::EvidenceStore;
 use crate::loops::Loops;
+use crate::ports::PortShortage;
 use crate::system::SystemDns;
 use eyelet_balance::table::Table;
 use eyelet_config::Config;
@@ -40,6 +41,8 @@ pub struct Names {
     pub resolver: Rc<Resolver>,
     /// The resolvers for evidence. Each is queried separately.
     pub resolvers: Rc<Resolvers>,
+    /// The last upstream for which no local port was left.
+    pub shortage: PortShortage,
     /// The version of the system's files that both were made from.
     system: u64,
 }
@@ -54,7 +57,8 @@ impl Names {
         let timeout = config.evidence.timeout;
         let resolvers = Rc::new(Resolvers::new(&config.dns, secure(), timeout, servers()));
         let system = shared.system.version();
-        Self { shared, engine, resolver, resolvers, system }
+        let shortage = PortShortage::default();
+        Self { shared, engine, resolver, resolvers, shortage, system }
     }
 
     /// Returns the names under a new configuration. They keep their resolvers where they stay as
@@ -74,6 +78,7 @@ impl Names {
             return Self::new(shared, self.engine.clone());
         }
         let (resolver, resolvers) = (self.resolver.clone(), self.resolvers.clone());
-        Self { shared, engine: self.engine.clone(), resolver, resolvers, system }
+        let (engine, shortage) = (self.engine.clone(), PortShortage::default());
+        Self { shared, engine, resolver, resolvers, shortage, system }
     }
 }

@@ -26,8 +26,8 @@ pub fn share(limit: Duration, passed: Duration, is_last: bool) -> DialTime {
 }
 
 impl DialTime {
-    /// True if a dial that ended so says that the upstream is down. One that had little time and
-    /// was too slow does not.
+    /// True if this end of a dial shows that the upstream is down. One that had little time and was
+    /// too slow does not.
     pub fn says_down(self, reason: &Reason) -> bool {
         let is_late = matches!(reason, Reason::Timeout(Limit::Connect, _));
         is_upstream_down(reason) && !(is_late && self.is_short)

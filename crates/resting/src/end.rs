@@ -14,8 +14,8 @@ pub fn takes_close_frame(form: &[u8]) -> bool {
         .is_some_and(|[_, down]| down)
 }
 
-/// The last bytes for the upstream of an exchange in this form: a close frame if it is a WebSocket
-/// whose client's frames are whole so far, sealed if TLS goes there. Empty otherwise.
+/// The last bytes for the upstream of an exchange in this form: a WebSocket's close frame between
+/// two whole frames, sealed if TLS goes there. Empty otherwise.
 pub fn last_for_upstream(form: &[u8]) -> Vec<u8> {
     let Some(RestingExchange { state, connection, .. }) = RestingExchange::unpack(form) else {
         return Vec::new();

@@ -45,8 +45,8 @@ const ALL_BITS: u8 = HAS_TLS | HAS_TRACE | IS_SHARED | IS_GRPC | HAS_RULING | IS
 pub const RECEIVED_BYTES_MAX: usize = 16 << 10;
 /// Most bytes of a path: each of the characters that the log shows has up to four.
 const PATH_BYTES_MAX: usize = 4 * 2048;
-/// Most bytes of a request's head that are kept to send it again: half of what an ordinary one
-/// takes while it is served (`room.rs` of `http`).
+/// Upper bound of a request's head that is kept to send it again: half of the memory of an ordinary
+/// one that is served (`room.rs` of `http`).
 pub const REPEAT_BYTES_MAX: usize = 8 << 10;
 /// Most bytes that an exchange has moved: more than any does, and their sums fit.
 const MOVED_BYTES_MAX: u64 = 1 << 62;

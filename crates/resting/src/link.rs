@@ -1,4 +1,4 @@
-//! An upstream connection on which exchanges rest that share it, in the form in which it moves to
+//! An upstream connection that several resting exchanges share, in the form in which it moves to
 //! another process. crates/handover/README.md describes the form.
 
 use eyelet_h2::ParkedConnection;

@@ -1,5 +1,5 @@
-//! The decisions about an exchange at rest that are only for its access line: those of rules in
-//! shadow, and that of the person who let it pass. crates/handover/README.md describes the form.
+//! The decisions about an exchange at rest that its access line needs: those of shadow rules, and
+//! that of the person who let it pass. crates/handover/README.md describes the form.
 
 use eyelet_telemetry::held::{HeldBy, HeldInfo, HeldVerdict};
 use eyelet_telemetry::info::Outcome;

@@ -78,9 +78,9 @@ fn terminals() -> Result<Rules, seccompiler::BackendError> {
     Ok(calls::numbers(SystemCall::Ioctl).map(|call| (call, rules.clone())).collect())
 }
 
-/// System calls that the command finds missing: io_uring, whose sockets no filter sees, the
-/// kernel's keys, which know no namespace, and what may watch the whole machine where its settings
-/// let everybody.
+/// System calls that the command finds missing: io_uring, whose sockets no filter sees; the
+/// kernel's keys, which know no namespace; and calls that may watch the whole machine under some
+/// settings.
 fn absent() -> Rules {
     let calls = [SystemCall::IoUring, SystemCall::Keys, SystemCall::Watching];
     let calls = calls.into_iter().flat_map(calls::numbers);

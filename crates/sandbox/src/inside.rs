@@ -23,7 +23,7 @@ use crate::step::{ConfineStep, SandboxError};
 
 /// The exit status of a process that has told its other side what failed.
 pub const FAILED_INSIDE: u8 = 1;
-/// The number that a shell adds to that of the signal that ended a command.
+/// A shell adds this to the number of the signal that ended a command.
 const BY_SIGNAL: i32 = 128;
 
 /// Runs it, with the channel to the process outside, which is a descriptor with this number.
@@ -55,10 +55,10 @@ fn run(channel: &mut Channel) -> Result<u8, SandboxError> {
     let ((), _) = receive(channel, Kind::Mapped)?;
     loopback::let_ping();
     let has_ipv6 = loopback::set_up().map_err(SandboxError::at(ConfineStep::Network))?;
-    let (passed, descriptors) =
+    let (layout, descriptors) =
         ConfinedSockets::make((&plan.ports, &plan.quic_ports), has_ipv6)?.take_apart();
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    send(channel, Kind::Sockets, &passed, &borrowed).map_err(&start)?;
+    send(channel, Kind::Sockets, &layout, &borrowed).map_err(&start)?;
     drop(descriptors);
     mounts::cover(&plan, &outer)?;
     show::show(&plan.shown).map_err(SandboxError::about(ConfineStep::Files, show::FOLDER))?;

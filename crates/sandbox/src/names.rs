@@ -26,7 +26,7 @@ const TTL_S: u32 = 300;
 const QUESTION_BYTES_MAX: usize = 4096;
 /// Names that are remembered which were asked for and do not exist.
 const REFUSED_MAX: usize = 1024;
-/// Names whose program is remembered: as many as there are stand-ins.
+/// Names whose program is remembered: one for each stand-in.
 const PROGRAMS_MAX: usize = 1 << 14;
 
 /// The names of a run, which its DNS and its connections share.

@@ -58,8 +58,8 @@ impl Confined {
         let ((), _) = receive(channel, Kind::Entered)?;
         namespace::map_users(confined.inside.id()).map_err(SandboxError::at(ConfineStep::Users))?;
         send(channel, Kind::Mapped, &(), &[]).map_err(&start)?;
-        let (passed, descriptors) = receive(channel, Kind::Sockets)?;
-        let sockets = ConfinedSockets::put_together(passed, descriptors).map_err(start)?;
+        let (layout, descriptors) = receive(channel, Kind::Sockets)?;
+        let sockets = ConfinedSockets::put_together(layout, descriptors).map_err(start)?;
         Ok((confined, sockets))
     }
 

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use eyelet_sys::socket::{self, Listen, datagram};
+use serde::{Deserialize, Serialize};
 
 use crate::programs;
 use crate::step::{ConfineStep, SandboxError};
@@ -31,9 +32,16 @@ pub struct ConfinedSockets {
     pub diag: Option<OwnedFd>,
 }
 
-/// The layout of a message's descriptors: the addresses of those that listen, the number of those
-/// for QUIC, and whether the last one is [`ConfinedSockets::diag`].
-pub(crate) type Passed = (Vec<SocketAddr>, usize, bool);
+/// The layout of a message's descriptors.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SocketLayout {
+    /// The addresses of those that listen.
+    addresses: Vec<SocketAddr>,
+    /// The number of those for QUIC.
+    quic: usize,
+    /// True if the last one is [`ConfinedSockets::diag`].
+    has_diag: bool,
+}
 
 impl ConfinedSockets {
     /// Makes those of these TCP ports, and of these UDP ports, in the namespace of this process.
@@ -76,18 +84,18 @@ impl ConfinedSockets {
     }
 
     /// All descriptors in order, and what they are.
-    pub(crate) fn take_apart(self) -> (Passed, Vec<OwnedFd>) {
+    pub(crate) fn take_apart(self) -> (SocketLayout, Vec<OwnedFd>) {
         let (addresses, mut descriptors): (Vec<_>, Vec<_>) = self.tcp.into_iter().unzip();
         descriptors.extend(self.dns);
-        let passed = (addresses, self.quic.len(), self.diag.is_some());
+        let (quic, has_diag) = (self.quic.len(), self.diag.is_some());
         descriptors.extend(self.quic);
         descriptors.extend(self.diag);
-        (passed, descriptors)
+        (SocketLayout { addresses, quic, has_diag }, descriptors)
     }
 
     /// Those that [`ConfinedSockets::take_apart`] has taken apart.
     pub(crate) fn put_together(
-        (addresses, quic, has_diag): Passed,
+        SocketLayout { addresses, quic, has_diag }: SocketLayout,
         mut descriptors: Vec<OwnedFd>,
     ) -> io::Result<Self> {
         let diag = if has_diag { descriptors.pop() } else { None };

@@ -44,11 +44,6 @@ impl<'v> Marked<'v> {
         self.places.iter().map(|(_, nth)| *nth)
     }
 
-    /// True if the placeholder of a secret stands there more than once.
-    pub(crate) fn repeats(&self, nth: usize) -> bool {
-        self.secrets().filter(|other| *other == nth).count() > 1
-    }
-
     /// Writes the value with secrets in the places of placeholders.
     pub(crate) fn filled(&self, values: &[Arc<SecretValue>]) -> Zeroizing<Vec<u8>> {
         let text: &[u8] = match &self.text {

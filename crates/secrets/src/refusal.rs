@@ -62,12 +62,15 @@ impl fmt::Display for SecretRefusal {
 pub struct Reflection {
     /// The placeholder of the value.
     pub placeholder: Placeholder,
-    /// The field that has it.
-    pub field: Box<str>,
+    /// The field that has it. `None`: it is in a field's name.
+    pub field: Option<Box<str>>,
 }
 
 impl fmt::Display for Reflection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the field {} shows the value of {}", self.field, self.placeholder)
+        match &self.field {
+            Some(field) => write!(f, "the field {field} shows the value of {}", self.placeholder),
+            None => write!(f, "a field's name shows the value of {}", self.placeholder),
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use aho_corasick::{AhoCorasick, BuildError, MatchKind};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use http::header::HeaderName;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, Method, request};
 
@@ -13,7 +14,7 @@ use crate::basic;
 use crate::marked::Marked;
 use crate::refusal::{Misuse, Reflection, SecretRefusal};
 use crate::terms::{Placeholder, SecretTerms};
-use crate::value::{SecretFault, SecretValue};
+use crate::value::{SecretFault, SecretValue, name_has};
 
 /// Most secrets of a configuration. Each response is searched for each of them.
 pub const SECRETS_MAX: usize = 64;
@@ -119,22 +120,29 @@ impl Secrets {
         if let Some(found) = self.in_line(request) {
             return Err(self.refusal(found, Misuse::Url));
         }
-        if self.find(&request.headers).is_none() {
+        if let Some((nth, name)) = self.in_names(&request.headers) {
+            return Err(self.refusal(nth, Misuse::Field(name.clone())));
+        }
+        if self.find_in_values(&request.headers).is_none() {
             return Ok(Filled::Nothing);
         }
         let (to, values, mut added) = (to(), self.values.load(), 0);
+        // Lines of one name are one field (RFC 9110 section 5.3).
+        let mut placed: Vec<(HeaderName, usize)> = Vec::new();
         for (name, value) in &mut request.headers {
             let Some(marked) = Marked::of(&self.placeholders, value.as_bytes()) else { continue };
             let mut last = 0;
             for nth in marked.secrets() {
+                let place = (name.clone(), nth);
                 let misuse = match &self.terms[nth] {
                     terms if !terms.headers.contains(name) => Some(Misuse::Field(name.clone())),
-                    _ if marked.repeats(nth) => Some(Misuse::Twice),
+                    _ if placed.contains(&place) => Some(Misuse::Twice),
                     terms => to.misuse(terms, &request.method),
                 };
                 if let Some(misuse) = misuse {
                     return Err(self.refusal(nth, misuse));
                 }
+                placed.push(place);
                 last = nth;
             }
             let written = marked.filled(&values);
@@ -156,8 +164,13 @@ impl Secrets {
         self.in_line(request).is_some() || self.find(&request.headers).is_some()
     }
 
-    /// Finds a placeholder in fields in which no value may stand.
+    /// Finds a placeholder in fields in which no value may stand, and in their names.
     pub fn find(&self, fields: &HeaderMap) -> Option<&Placeholder> {
+        let named = || Some(&self.terms.get(self.in_names(fields)?.0)?.placeholder);
+        self.find_in_values(fields).or_else(named)
+    }
+
+    fn find_in_values(&self, fields: &HeaderMap) -> Option<&Placeholder> {
         let mut long = fields.values().filter(|value| value.len() >= self.shortest);
         long.find_map(|value| self.find_in(value.as_bytes()))
     }
@@ -169,7 +182,7 @@ impl Secrets {
         self.terms.get(nth).map(|terms| &terms.placeholder)
     }
 
-    /// Finds a value in the fields of a response.
+    /// Finds a value in the fields of a response, their names included.
     pub fn reflected(&self, fields: &HeaderMap) -> Option<Reflection> {
         self.reflected_in(fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes())))
     }
@@ -181,13 +194,29 @@ impl Secrets {
     ) -> Option<Reflection> {
         let (values, earlier) = (self.values.load(), self.earlier.load());
         fields.find_map(|(name, field)| {
-            let field_has = |value: &Arc<SecretValue>| value.is_in(field);
-            let mut all = values.iter().zip(earlier.iter());
-            let shown = all.position(|(value, earlier)| {
-                field_has(value) || earlier.as_ref().is_some_and(field_has)
-            })?;
+            let nth = |has: &dyn Fn(&SecretValue) -> bool| {
+                let mut all = values.iter().zip(earlier.iter());
+                let before = |value: &Option<Arc<SecretValue>>| value.as_deref().is_some_and(has);
+                all.position(|(value, earlier)| has(value) || before(earlier))
+            };
+            let in_name = nth(&|value| value.is_in_name(name));
+            let shown = in_name.or_else(|| nth(&|value| value.is_in(field)))?;
             let placeholder = self.terms.get(shown)?.placeholder.clone();
-            Some(Reflection { placeholder, field: name.into() })
+            // A name that has a value is told to nobody.
+            let field = in_name.is_none().then(|| name.into());
+            Some(Reflection { placeholder, field })
+        })
+    }
+
+    /// The secret whose placeholder is in a field's name, in whatever case, and that name.
+    fn in_names<'f>(&self, fields: &'f HeaderMap) -> Option<(usize, &'f HeaderName)> {
+        // Few names are so long.
+        let mut long = fields.keys().filter(|name| name.as_str().len() >= self.shortest);
+        long.find_map(|name| {
+            let is_in = |terms: &SecretTerms| {
+                name_has(name.as_str(), terms.placeholder.as_str().as_bytes())
+            };
+            Some((self.terms.iter().position(is_in)?, name))
         })
     }
 

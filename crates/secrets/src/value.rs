@@ -95,6 +95,16 @@ impl SecretValue {
         let has = |part: &[u8]| has(text, part);
         has(&self.bytes) || self.coded.iter().any(|coded| has(coded.as_bytes()))
     }
+
+    /// True if a field's name has the value, in whatever case.
+    pub(crate) fn is_in_name(&self, name: &str) -> bool {
+        name_has(name, &self.bytes)
+    }
+}
+
+/// True if a field's name, whose case does not count, has this text.
+pub(crate) fn name_has(name: &str, text: &[u8]) -> bool {
+    name.as_bytes().windows(text.len().max(1)).any(|part| part.eq_ignore_ascii_case(text))
 }
 
 /// True if a text has these bytes.

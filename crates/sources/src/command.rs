@@ -58,8 +58,8 @@ pub fn output(words: &[String]) -> Result<Zeroizing<Vec<u8>>, String> {
     Err(late())
 }
 
-/// Taken by tests that start programs, and by one for which their children would keep a file open
-/// until they execute their programs.
+/// Taken by tests that start programs, and by one whose files their children would otherwise keep
+/// open.
 #[cfg(test)]
 pub static STARTS: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 

@@ -25,9 +25,8 @@ pub const BODY_BYTES_MAX: usize = 32 << 20;
 /// The time that the rest of a message may take after its first byte. The sender has the whole
 /// message in its memory.
 const REST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The interval between two looks if the other process has received some of the descriptors that
-/// are on their way: the kernel allows a user as many as one process may have open (ETOOMANYREFS,
-/// unix(7)).
+/// The interval between two looks if the other process has received some of the descriptors. The
+/// kernel allows a user as many on their way as one process may have open (ETOOMANYREFS, unix(7)).
 pub(crate) const FLIGHT_STEP: Duration = Duration::from_millis(1);
 
 /// The first bytes of each message.

@@ -81,10 +81,9 @@ pub fn forbid_dumps() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(never)?)
 }
 
-/// Has the kernel start no program with the memory of a process that crashes, for this process and
-/// those that it begins: such a program runs outside, with other rights, and may send it away. Nor
-/// is a core written: a limit of one byte is the one that forbids both (core(5) has 0 for files
-/// alone).
+/// Has the kernel start no program at a crash of this process and of its children: such a program
+/// runs outside, with other rights, and may send their memory away. Nor is a core written: a limit
+/// of one byte is the one that forbids both (core(5) has 0 for files alone).
 ///
 /// # Errors
 /// The kernel's.

@@ -3,8 +3,7 @@
 //!
 //! A message whose descriptors nobody has received yet keeps them open, as long as somebody holds
 //! the socket that it waits in. So a carrier, which is such a socket, stands for thousands of
-//! descriptors. systemd compares each descriptor that it is given with each that it has, and names
-//! each in one environment string: ten thousand sockets take it many seconds.
+//! descriptors.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};

@@ -12,10 +12,12 @@ use eyelet_sys::epoll::Epoll;
 use eyelet_sys::memory::long_rc::LongRc;
 
 use crate::further::{self, FurtherSocket, FurtherSockets, further_bytes};
+use crate::held_places::{HeldPlaces, held_bytes};
 use crate::shared_socket::SharedSocket;
 use crate::shared_streams::{KeptStreams, SharedStreams, shared_bytes};
 use crate::slot::{Slot, SlotState};
 use crate::timer_wheel::{TICK_MS, TimerWheel};
+use eyelet_hold::{HeldStreams, HoldPlace};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::{Key, Slab};
 use eyelet_relay::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
@@ -27,9 +29,10 @@ pub struct ConnectionTable {
     slots: Slab<Slot>,
     further: FurtherSockets,
     streams: SharedStreams,
+    holds: HeldPlaces,
     shared_sockets: Slab<LongRc<SharedSocket>>,
     wheel: TimerWheel,
-    /// Memory of the slots' slab, of further sockets and of shared streams.
+    /// Memory of the slots' slab, of further sockets, and of shared and held streams.
     counted: Counted,
 }
 
@@ -41,6 +44,8 @@ pub struct Removed {
     pub further: Vec<FurtherSocket>,
     /// Its shared streams.
     pub streams: Option<KeptStreams>,
+    /// The places of its held streams.
+    pub holds: HeldStreams,
 }
 
 impl Removed {
@@ -63,6 +68,7 @@ impl ConnectionTable {
             slots: Slab::default(),
             further: FurtherSockets::default(),
             streams: SharedStreams::default(),
+            holds: HeldPlaces::default(),
             shared_sockets: Slab::default(),
             wheel: TimerWheel::starting_at(first_tick),
             counted: Counted::of(budget, Account::Connections, 0),
@@ -90,7 +96,7 @@ impl ConnectionTable {
     }
 
     fn count(&mut self) {
-        let beside = self.further.bytes() + self.streams.bytes();
+        let beside = self.further.bytes() + self.streams.bytes() + self.holds.bytes();
         self.counted.set(self.slots.held_bytes() + beside);
     }
 
@@ -104,10 +110,43 @@ impl ConnectionTable {
         self.streams.count(key.index)
     }
 
-    /// Bytes that a connection's further sockets and shared streams take, in the table and beside
-    /// it: the streams count themselves in the budget.
+    /// Bytes that a connection's further sockets, shared and held streams take, in the table and
+    /// beside it: shared streams count themselves in the budget.
     pub fn stream_bytes(&self, key: Key) -> usize {
-        further_bytes(self.further_count(key)) + shared_bytes(self.shared_count(key))
+        let beside = further_bytes(self.further_count(key)) + shared_bytes(self.shared_count(key));
+        beside + held_bytes(self.holds(key).len())
+    }
+
+    /// The places of a connection's held streams, in their order.
+    pub fn holds(&self, key: Key) -> &[Option<HoldPlace>] {
+        self.holds.of(key.index)
+    }
+
+    /// The connections for the places of whose held streams `is` is true.
+    pub fn held_keys(&self, is: impl Fn(&[Option<HoldPlace>]) -> bool) -> Vec<Key> {
+        self.holds.slots(is).into_iter().filter_map(|index| self.key_at(index)).collect()
+    }
+
+    /// The places of all held streams.
+    pub fn holds_mut(&mut self) -> impl Iterator<Item = &mut Option<HoldPlace>> {
+        self.holds.all_mut()
+    }
+
+    /// Gives a connection the places of its held streams. It has none.
+    pub fn give_holds(&mut self, key: Key, holds: HeldStreams) {
+        self.holds.insert(key.index, holds);
+        self.count();
+    }
+
+    /// Takes the places of a connection's held streams.
+    pub fn take_holds(&mut self, key: Key) -> HeldStreams {
+        // Another connection may be in its slot.
+        if self.slots.slot(key).is_none() {
+            return HeldStreams::new();
+        }
+        let taken = self.holds.remove(key.index);
+        self.count();
+        taken
     }
 
     /// The further sockets of a connection.
@@ -272,9 +311,9 @@ impl ConnectionTable {
         self.slots.slot(key)?;
         self.wheel.unlink(&mut self.slots, key.index);
         let (slot, further) = (self.slots.remove(key)?, self.further.remove(key.index));
-        let streams = self.streams.remove(key.index);
+        let (streams, holds) = (self.streams.remove(key.index), self.holds.remove(key.index));
         self.count();
-        Some(Removed { slot, further, streams })
+        Some(Removed { slot, further, streams, holds })
     }
 
     /// Adds a connection that was parked elsewhere. Its sockets count as writable until a write
@@ -319,17 +358,19 @@ impl ConnectionTable {
         Duration::from_millis(u64::from(ticks) * TICK_MS)
     }
 
-    /// Makes the connection due after `wait` from now.
+    /// Makes the connection due after `wait` from now, also after an earlier deadline has passed.
     pub fn due_in(&mut self, key: Key, wait: Duration) {
-        if self.slots.slot(key).is_some() {
-            // Rounded up, plus one because the current tick may be nearly over.
-            let of_second = u64::from(wait.subsec_millis()).div_ceil(TICK_MS);
-            let ticks = wait.as_secs().saturating_mul(1000 / TICK_MS);
-            let ticks = ticks.saturating_add(of_second + 1);
-            let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 2);
-            let deadline = self.wheel.now().saturating_add(ticks);
-            self.wheel.set(&mut self.slots, key.index, deadline);
+        let Some(slot) = self.slots.slot(key) else { return };
+        if let SlotState::Active { is_late, .. } = &mut slot.state {
+            *is_late = false;
         }
+        // Rounded up, plus one because the current tick may be nearly over.
+        let of_second = u64::from(wait.subsec_millis()).div_ceil(TICK_MS);
+        let ticks = wait.as_secs().saturating_mul(1000 / TICK_MS);
+        let ticks = ticks.saturating_add(of_second + 1);
+        let ticks = u32::try_from(ticks).unwrap_or(u32::MAX / 2);
+        let deadline = self.wheel.now().saturating_add(ticks);
+        self.wheel.set(&mut self.slots, key.index, deadline);
     }
 
     /// Returns the time since the connection's deadline was last set to `wait` from then.

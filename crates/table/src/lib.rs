@@ -2,7 +2,8 @@
 //! wait, and the clock.
 //!
 //! - `connection_table`: one slot a connection, its readiness and its deadline (`timer_wheel`).
-//! - `further`, `shared_socket`, `shared_streams`: what some connections have beside their slots.
+//! - `further`, `shared_socket`, `shared_streams`, `held_places`: what some connections have beside
+//!   their slots.
 //! - [`run_queue`]: those that are resumed without an event.
 //! - [`memory_wait`], [`large_groups`]: those that wait for memory, or are too many to leave.
 //! - [`queues`], [`drain_pace`]: which are shed first, and how many a drain ends.
@@ -13,6 +14,7 @@ pub mod clock;
 mod connection_table;
 pub mod drain_pace;
 pub mod further;
+pub mod held_places;
 pub mod large_groups;
 pub mod memory_wait;
 pub mod queues;

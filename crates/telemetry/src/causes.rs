@@ -23,10 +23,13 @@ impl Counters {
     /// nor its client are the cause. Returns whether it failed.
     pub fn request(&self, is_whole: bool, reason: &Reason) -> bool {
         self.requests.up();
+        if is_whole {
+            return false;
+        }
         let is_expected = matches!(reason.class(), Class::Left | Class::Refused);
         let is_clients =
             reason.whose() == Party::Client || matches!(reason, Reason::ClientClosed(_));
-        let has_failed = !is_whole && !is_expected && !is_clients;
+        let has_failed = !is_expected && !is_clients;
         if has_failed {
             self.requests_failed.up();
         }

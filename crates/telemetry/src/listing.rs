@@ -1,4 +1,4 @@
-//! Open connections as a list: what is shown of each, and which ones are asked for.
+//! Open connections as a list: the fields of each, and the query that selects them.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -271,7 +271,7 @@ impl<'a> ConnectionView<'a> {
     }
 }
 
-/// The connections that are asked for: those for which everything that is given holds.
+/// The connections that a query selects: all its conditions hold for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub id: Option<ConnectionId>,

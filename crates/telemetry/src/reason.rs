@@ -14,7 +14,7 @@ use eyelet_wire::proxy::ProxyFault;
 use eyelet_wire::quic::QuicFault;
 use eyelet_wire::socks::SocksFault;
 
-pub use error::{Detail, Http2Failure, IoFailure};
+pub use error::{Detail, Http2Failure, IoFailure, PortLack};
 pub use parts::{
     CertificateLack, Class, Guarded, HandshakeFault, HeldEnd, Limit, Loop, NotConnect, Party, Peer,
     RateLimit, SecondHello, ServerFault, Shed, Stage, StreamFlood, UserLack, When,
@@ -87,7 +87,7 @@ pub enum Reason {
     /// The upstream's name has no address.
     NoAddress,
     /// No address of this host is left to dial from.
-    NoLocalPort(Detail),
+    NoLocalPort(Box<PortLack>),
     /// The rule splices to a destination or name that the connection does not have.
     NoDestination,
     /// There is no certificate for the name, for this reason.
@@ -344,7 +344,7 @@ impl Reason {
             // RFC 9209 sections 2.3.14 and 2.3.15: it was reached, and has said no, or nonsense.
             Self::UpstreamAlert(_) | Self::UpstreamNotTls => BAD_GATEWAY,
             _ => match self.class() {
-                Class::Shed | Class::Unreachable => SERVICE_UNAVAILABLE,
+                Class::Drained | Class::Shed | Class::Unreachable => SERVICE_UNAVAILABLE,
                 Class::Timeout => GATEWAY_TIMEOUT,
                 _ => BAD_GATEWAY,
             },

@@ -8,7 +8,7 @@ use crate::info::Outcome;
 use crate::upstream_tls::UpstreamTlsInfo;
 
 /// The facts of a request for a log entry.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RequestInfo<'a> {
     pub method: &'a str,
     /// The path with its query.

@@ -1,5 +1,4 @@
-//! The counts of an upstream that is one of several: what is open at it, what was sent to it, and
-//! how often it failed.
+//! The counts of one of several upstreams: open exchanges, exchanges sent to it, and failures.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 //! certificate for upstreams that ask. They may change: what was made of them is replaced.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
@@ -238,23 +239,54 @@ pub fn describe(error: &Error) -> String {
             Some(alert) => format!("the server sent alert {alert}"),
             None => format!("the server sent alert {}", u8::from(*alert)),
         },
-        Error::InvalidCertificate(fault @ CertificateError::Other(_)) => {
+        Error::InvalidCertificate(fault) => {
             format!("invalid peer certificate: {}", describe_certificate(fault))
         }
         other => other.to_string(),
     }
 }
 
-/// Returns the reason why a server's certificate is refused. rustls has no words for a fault that
-/// only webpki names.
+/// Returns the reason why a stream of TLS to a server has failed.
+pub fn describe_stream(error: &io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(of_tls) => describe(of_tls),
+        // rustls adds a page of its own.
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "the server closed it".into(),
+        None => error.to_string(),
+    }
+}
+
+/// Returns the reason why a server's certificate is refused. rustls shows names as it stores them
+/// and dates in seconds, and has no words for a fault that only webpki names.
 pub fn describe_certificate(fault: &CertificateError) -> String {
+    let clock = |time: &UnixTime| certificate::date(time.as_secs());
     match fault {
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let names: Vec<&str> = presented.iter().map(|name| shown_name(name)).collect();
+            let own = if names.is_empty() { "nothing".into() } else { names.join(", ") };
+            format!("not valid for name \"{}\"; it is for {own}", expected.to_str())
+        }
+        CertificateError::ExpiredContext { time, not_after } => {
+            let (clock, end) = (clock(time), clock(not_after));
+            format!("it expired on {end}; this machine's clock says {clock}")
+        }
+        CertificateError::NotValidYetContext { time, not_before } => {
+            let (clock, begin) = (clock(time), clock(not_before));
+            format!("it is valid from {begin}; this machine's clock says {clock}")
+        }
+        CertificateError::UnknownIssuer => "no authority that is trusted here signed it".into(),
         CertificateError::Other(fault) => match fault.to_string().as_str() {
             "CaUsedAsEndEntity" => "it is an authority's own, and not one for a server".to_owned(),
             other => other.to_owned(),
         },
         other => other.to_string(),
     }
+}
+
+/// The name in rustls' `DnsName("a.example")`, or the address in `IpAddress(192.0.2.1)`.
+fn shown_name(presented: &str) -> &str {
+    let inner = presented.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(presented).trim_matches('"')
 }
 
 /// Has a configuration give the secrets of its connections to
@@ -381,7 +413,7 @@ fn read(of: &UpstreamFiles, workload: &Arc<Workload>) -> Result<(Contents, Stamp
         return Ok((Contents { trust, shown }, Stamps { ca: None, pair, crl: Vec::new() }));
     }
     let (roots, ca) = read_roots(of.ca.as_deref())?;
-    let (lists, crl) = revoked::revocations(&of.crl, &roots, of.accepts_expired_crl)?;
+    let (lists, crl) = revoked::revocations(&of.crl, of.ca.as_deref(), of.accepts_expired_crl)?;
     let trust = UpstreamTrust::Authorities(Arc::new(roots), lists);
     Ok((Contents { trust, shown }, Stamps { ca, pair, crl }))
 }
@@ -457,4 +489,37 @@ fn verifier(
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, PROVIDER.clone());
     let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
     Ok(Arc::new(ServerVerifier { verifier, revocations }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_a_server_are_said_in_words() {
+        let at = |secs| UnixTime::since_unix_epoch(Duration::from_secs(secs));
+        let end = io::Error::new(io::ErrorKind::UnexpectedEof, "see the page of the manual");
+        assert_eq!(describe_stream(&end), "the server closed it");
+        let said = |fault| {
+            describe_stream(&io::Error::other(Error::InvalidCertificate(fault)))
+                .replace("invalid peer certificate: ", "")
+        };
+        for presented in [&[][..], &["DnsName(\"a.example\")", "IpAddress(192.0.2.1)", "Other"]] {
+            let Ok(expected) = ServerName::try_from("app.example".to_owned()) else {
+                unreachable!("it is a name")
+            };
+            let own = if presented.is_empty() { "nothing" } else { "a.example, 192.0.2.1, Other" };
+            let presented = presented.iter().map(|name| (*name).to_owned()).collect();
+            let fault = CertificateError::NotValidForNameContext { expected, presented };
+            assert_eq!(said(fault), format!("not valid for name \"app.example\"; it is for {own}"));
+        }
+        assert_eq!(
+            said(CertificateError::ExpiredContext { time: at(86_400), not_after: at(0) }),
+            "it expired on 1970-01-01T00:00:00Z; this machine's clock says 1970-01-02T00:00:00Z"
+        );
+        assert_eq!(
+            said(CertificateError::NotValidYetContext { time: at(0), not_before: at(86_400) }),
+            "it is valid from 1970-01-02T00:00:00Z; this machine's clock says 1970-01-01T00:00:00Z"
+        );
+    }
 }

@@ -11,8 +11,8 @@ use rustls::RootCertStore;
 use eyelet_pki::certificate::{self, CertificateError};
 use eyelet_sys::file::Stamp;
 
-/// The files in which systems keep the CA certificates that they trust, in the order in which we
-/// look: Debian, Fedora, SUSE, Alpine.
+/// The files with the CA certificates that systems trust, in the order in which we look: Debian,
+/// Fedora, SUSE, Alpine.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

@@ -23,8 +23,8 @@ use key::{EXPORTED_BYTES, Key, NAME_BYTES};
 pub use key::{Now, Origin, SECRET_BYTES};
 pub use session::client_certificates;
 
-/// Most keys that are held: the previous, the current and the next one, those of another lifetime
-/// before a reload, those of this process before it joined a fleet, and those that a jump of the
+/// Upper bound of the keys: the previous, the current and the next one; those of another lifetime
+/// before a reload; those from before this process joined a fleet; and those that a jump of the
 /// clock set aside.
 const KEYS_MAX: usize = 12;
 /// First byte of exported keys. A reader refuses other versions.

@@ -10,8 +10,8 @@ use crate::source::{AdminSource, SourceError};
 
 /// Rates over less than this are noise.
 const RATE_TIME_MIN: Duration = Duration::from_millis(500);
-/// A certificate that expires sooner is a warning, in seconds: two weeks. Of one that lives less
-/// than six weeks it is the last third, which is when it should have been renewed.
+/// A certificate that expires sooner is a warning, in seconds: two weeks. For one that lives less
+/// than six weeks it is the last third: it should have been renewed by then.
 const EXPIRY_WARNING: f64 = 14.0 * 86_400.0;
 /// The time for which certificates are remembered: the edge looks for them once a minute, too.
 const CERTIFICATES_TIME: Duration = Duration::from_mins(1);

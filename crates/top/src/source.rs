@@ -91,7 +91,7 @@ impl AdminSource {
         self.exchange(path, path)
     }
 
-    /// Asks as [`Self::get`], of which `name` is the part that errors show.
+    /// Asks as [`Self::get`] does; errors show `name`, a part of `target`.
     pub fn exchange(&self, name: &'static str, target: &str) -> Result<Bytes, SourceError> {
         self.exchange_within(name, target, WAIT)
     }

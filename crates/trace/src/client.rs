@@ -10,6 +10,7 @@ use eyelet_client::{
     ClientError, Connection, HttpServer, RequestLimits, ServerAddress, with_sources, within,
 };
 use eyelet_config::{SecretFields, TraceEndpoint};
+use eyelet_tls::client::describe_stream;
 use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
 use rustls::ClientConfig;
@@ -93,7 +94,8 @@ impl CollectorClient {
             return Ok(answer);
         }
         // The collector may close a connection at any time, so this says nothing about it.
-        let connection = Connection::open(&self.server()?, LIMITS.connect).await?;
+        let connection = Connection::open(&self.server()?, LIMITS.connect).await;
+        let connection = connection.map_err(|error| error.in_words(describe_stream))?;
         Ok(self.exchange(connection, request).await?)
     }
 

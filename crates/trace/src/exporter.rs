@@ -1,5 +1,5 @@
-//! The thread that sends spans: a batch at a time, again if the collector asks for it, and never so
-//! often or so long that the queue stands still for good.
+//! The thread that sends spans, a batch at a time. It tries again if the collector asks for it,
+//! within bounds that keep the queue moving.
 
 use std::io;
 use std::sync::Arc;

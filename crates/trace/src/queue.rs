@@ -13,8 +13,7 @@ use crate::span::ExchangeSpans;
 
 /// Exchanges that wait. Each has at most about 2 KiB, so that all have at most 4 MiB.
 pub const QUEUE_MAX: usize = 2_048;
-/// The part of `memory_max` that they may take, so that a collector that does not keep up leaves
-/// the rest to connections.
+/// Their part of `memory_max`. A collector that does not keep up leaves the rest to connections.
 const QUEUE_PART: usize = 16;
 /// Exchanges of a batch: about half a megabyte as JSON. Collectors take at least 4 MB.
 pub const BATCH_MAX: usize = 256;

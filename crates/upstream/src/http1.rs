@@ -191,7 +191,7 @@ impl Http1Connection {
         self.recount();
     }
 
-    /// True if memory and descriptors are plenty: reads are as large as they ever are.
+    /// True if memory and descriptors are plenty, so that reads may be of full size.
     pub fn has_plenty(&self) -> bool {
         let worker = &self.descriptor.0;
         let budget = &worker.process.budget;

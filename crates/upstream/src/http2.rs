@@ -22,7 +22,6 @@ use super::message::{header_map, length, request_fields, response_parts};
 use super::request::{Closed, CodedBodies, NoAnswer, UpstreamRequest};
 use super::socket::{Descriptor, DrivenSocket, Socket, alert};
 use super::windows::Bursts;
-use crate::reason::http2_code;
 use eyelet_engine::worker::ParkedWaker;
 use eyelet_http1::body::{Piece, keep_trailers};
 use eyelet_http1::fault::ResponseFault;
@@ -34,7 +33,7 @@ use eyelet_memory::budget::{
 };
 use eyelet_multiplex::fields::header_fields;
 use eyelet_sys::memory::long_rc::LongRc;
-use eyelet_telemetry::reason::{Detail, Peer, Reason};
+use eyelet_telemetry::reason::{Detail, Http2Failure, Peer, Reason};
 use eyelet_telemetry::upstream_tls::UpstreamTlsInfo;
 
 /// Most streams on one connection, if its upstream allows so many.
@@ -43,8 +42,8 @@ const STREAMS_MAX: usize = 100;
 /// its client has pipelined. An upstream that allows fewer refuses the others, and they are asked
 /// again, for they have no body. RFC 9113 6.5.2 wants 100 allowed.
 const EARLY_STREAMS_MAX: usize = 16;
-/// Most streams that we reset: for clients that left, or behind a response that needed no more.
-/// Servers end a connection with many resets, and with it other requests: nghttp2 at 1000.
+/// Upper bound of the streams that we reset: their clients left, or the response needed no more of
+/// them. Servers end a connection with many resets, and with it other requests: nghttp2 at 1000.
 const RESETS_MAX: u32 = 100;
 /// The time for which a connection is kept without a stream.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -363,7 +362,7 @@ pub use leaving::{DetachedConnection, DetachedStream};
 /// Returns the reason why a connection ended before its first stream.
 fn why_ended(end: &LinkEnd) -> Reason {
     match end {
-        LinkEnd::Broken(fault) => http2_code(Peer::Upstream, fault.code(), false),
+        LinkEnd::Broken(fault) => http2_code(fault.code(), false),
         LinkEnd::Failed(error) => {
             alert(error).map_or_else(|| Reason::upstream_io(error), Reason::UpstreamAlert)
         }
@@ -374,10 +373,15 @@ fn why_ended(end: &LinkEnd) -> Reason {
     }
 }
 
+/// Returns the reason why the upstream's connection or stream ended. `received`: it sent the code.
+fn http2_code(code: ErrorCode, received: bool) -> Reason {
+    Reason::Http2(Peer::Upstream, Http2Failure { code: code.0, received })
+}
+
 /// Returns the reason why a stream ended before its response. Streams that were refused, or that
 /// are beyond GOAWAY's last stream, were not processed (RFC 9113 8.7).
 fn no_answer(end: StreamEnd) -> NoAnswer {
-    let broken = |code, received| NoAnswer::Broken(http2_code(Peer::Upstream, code, received));
+    let broken = |code, received| NoAnswer::Broken(http2_code(code, received));
     match end {
         StreamEnd::Unprocessed | StreamEnd::Reset(ErrorCode::REFUSED_STREAM) => NoAnswer::Unread,
         StreamEnd::Reset(ErrorCode::HTTP_1_1_REQUIRED) => NoAnswer::Http1Wanted,

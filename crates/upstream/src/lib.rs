@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
 
+pub mod check;
 pub mod dial;
 mod driver;
 pub mod http1;
@@ -13,7 +14,6 @@ mod link_stream;
 mod message;
 pub mod plain;
 pub mod pool;
-mod reason;
 pub mod request;
 pub mod socket;
 #[cfg(any(test, feature = "testing"))]

@@ -1,5 +1,5 @@
-//! The state of an HTTP/2 connection to an upstream, which its task and its streams share: what
-//! waits to be written, and what has arrived for each stream and was not taken.
+//! The state of an HTTP/2 connection to an upstream, shared by its task and its streams: bytes that
+//! wait to be written, and received bytes of each stream.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,10 +56,10 @@ pub enum LinkEnd {
 pub struct Link {
     /// Its streams are those of exchanges.
     pub mux: Multiplexed<LinkStream>,
-    /// The streams that wait until they may send data, in the order in which they began to.
+    /// The streams that wait to send data, in the order in which they began to wait.
     blocked: VecDeque<u32>,
-    /// The bytes that were read and are not taken yet: the beginning of a frame whose rest has not
-    /// arrived, or all that came behind a head while memory was short.
+    /// The bytes that were read and wait to be taken: the beginning of a frame, or all that came
+    /// behind a head while memory was short.
     rest: Vec<u8>,
     /// True if there are whole frames in it.
     is_paused: bool,

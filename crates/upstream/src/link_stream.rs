@@ -94,8 +94,8 @@ impl LinkStream {
         self.base.is_clear() && self.heads.is_empty() && self.end.is_none()
     }
 
-    /// Notes that its exchange rests with a connection that this wakes: at once, if something has
-    /// come meanwhile.
+    /// Notes that its exchange rests on the connection that `waker` wakes, and wakes it at once if
+    /// something has come meanwhile.
     pub fn rests(&mut self, waker: ParkedWaker) {
         self.base.task.forget();
         self.parked = Some(waker);

@@ -24,8 +24,8 @@ const KEPT: Duration = Duration::from_secs(4);
 /// is below the two seconds of gunicorn, the shortest common timeout. Other requests are sent again
 /// if the upstream closes while they are on their way.
 const KEPT_ONCE: Duration = Duration::from_millis(1500);
-/// The longest time for which a connection is kept if its upstream says `Keep-Alive: timeout`: as
-/// long as one of HTTP/2.
+/// The longest time for which a connection is kept if its upstream says `Keep-Alive: timeout`: that
+/// of an HTTP/2 connection.
 const KEPT_MAX: Duration = Duration::from_secs(30);
 /// The time before the upstream's timeout at which it is dropped: a request needs time to arrive,
 /// and the upstream counts from when it sent its response.
@@ -35,7 +35,7 @@ const KEPT_MARGIN: Duration = Duration::from_secs(1);
 /// be sent twice: the others are sent again if it was closed.
 const LOOKED_AT_AFTER: Duration = Duration::from_millis(500);
 /// An upstream that closes right after its response has done so by then, and its end has arrived. A
-/// request that must not be sent twice takes a connection that has rested so long if there is one.
+/// request that must not be sent twice takes one that has rested for so long, if there is one.
 const SETTLED_AFTER: Duration = Duration::from_millis(20);
 /// The number of resting connections below which, if none has settled, a request that must not be
 /// sent twice has one dialled for it. From so many on the one that has rested longest is taken: at
@@ -123,12 +123,10 @@ pub struct Shelf {
     /// The time at which the name's addresses were compared last, and those whose connections may
     /// be used. `None`: all may.
     usable: RefCell<Option<(Instant, Option<Vec<IpAddr>>)>>,
-    /// Requests that are held.
-    held: Cell<usize>,
-    /// True if one of them dials again and again.
-    is_probed: Cell<bool>,
-    /// Wakes the others.
-    probed: Notify,
+    /// Requests that are held while the upstream accepts no connection.
+    held: Rc<HeldRequests>,
+    /// Requests that wait for a local port, or for a connection that another request has used.
+    without_port: Rc<HeldRequests>,
 }
 
 struct Idle {
@@ -243,6 +241,7 @@ impl Shelf {
         let max = if connection.has_plenty() { IDLE_MAX } else { IDLE_TIGHT_MAX };
         if ones.len() < max {
             ones.push(Idle { connection, since: Instant::now() });
+            self.without_port.wake_one();
         }
         drop(ones);
         self.sweep_later();
@@ -274,18 +273,26 @@ impl Shelf {
     }
 
     /// Holds a request after a dial that failed. `None`: too many are held.
-    pub fn hold(self: &Rc<Self>) -> Option<HeldRequest> {
-        if self.held.get() >= HELD_MAX {
-            return None;
-        }
-        self.held.update(|held| held + 1);
-        Some(HeldRequest { shelf: self.clone(), probes: false })
+    pub fn hold(&self) -> Option<HeldRequest> {
+        (self.held.count.get() < HELD_MAX).then(|| HeldRequest::new(&self.held))
+    }
+
+    /// Holds a request for which the host has no local port left. It holds no more than a request
+    /// that waits for its response, so that only memory bounds their number.
+    pub fn hold_for_port(&self) -> HeldRequest {
+        HeldRequest::new(&self.without_port)
+    }
+
+    /// True if requests wait for a local port. Others wait behind them: a dial would take the port
+    /// of one of them, and the kernel looks at all ports before it says that there is none.
+    pub fn is_without_port(&self) -> bool {
+        self.without_port.is_probed.get()
     }
 
     /// Wakes the held requests: a request has a connection.
     pub fn wake(&self) {
-        if self.held.get() > 0 {
-            self.probed.notify_waiters();
+        if self.held.count.get() > 0 {
+            self.held.changed.notify_waiters();
         }
     }
 
@@ -352,39 +359,71 @@ impl Drop for Dialling {
     }
 }
 
-/// A request that is held while the upstream accepts no connection.
+/// Requests that are held for one reason. One of them dials again and again.
+#[derive(Default)]
+struct HeldRequests {
+    count: Cell<usize>,
+    is_probed: Cell<bool>,
+    /// Wakes the others.
+    changed: Notify,
+}
+
+impl HeldRequests {
+    /// Wakes the one that has waited longest.
+    fn wake_one(&self) {
+        if self.count.get() > 0 {
+            self.changed.notify_one();
+        }
+    }
+}
+
+/// A request that is held until its upstream accepts a connection, or a local port is free.
 pub struct HeldRequest {
-    shelf: Rc<Shelf>,
+    all: Rc<HeldRequests>,
     probes: bool,
+    has_waited: bool,
 }
 
 impl HeldRequest {
+    fn new(all: &Rc<HeldRequests>) -> Self {
+        all.count.update(|count| count + 1);
+        Self { all: all.clone(), probes: false, has_waited: false }
+    }
+
     /// Waits before the next dial: until another request has a connection, or `end`. One request
     /// probes for all.
     pub async fn wait(&mut self, end: Instant) {
-        if self.probes || !self.shelf.is_probed.replace(true) {
+        let all = &self.all;
+        let changed = all.changed.notified();
+        if self.probes || !all.is_probed.replace(true) {
             self.probes = true;
-            tokio::time::sleep(PROBE_STEP).await;
-        } else if tokio::time::timeout_at(end.into(), self.shelf.probed.notified()).await.is_ok() {
+            let _changed = tokio::time::timeout(PROBE_STEP, changed).await;
+        } else if tokio::time::timeout_at(end.into(), changed).await.is_ok() {
             // Whoever probed may have left. The first that wakes probes from now on.
-            self.probes = !self.shelf.is_probed.replace(true);
+            self.probes = !all.is_probed.replace(true);
         }
         // At `end`, one dial more is its last.
+        self.has_waited = true;
+    }
+
+    /// True once after a wait, if it dials for all that wait.
+    pub fn takes_turn(&mut self) -> bool {
+        self.probes && std::mem::take(&mut self.has_waited)
     }
 
     /// Wakes the requests that are held with it.
     pub fn wake(&self) {
-        self.shelf.wake();
+        self.all.changed.notify_waiters();
     }
 }
 
 impl Drop for HeldRequest {
     fn drop(&mut self) {
-        self.shelf.held.update(|held| held - 1);
+        self.all.count.update(|count| count - 1);
         if self.probes {
             // Another request probes from now on.
-            self.shelf.is_probed.set(false);
-            self.shelf.probed.notify_one();
+            self.all.is_probed.set(false);
+            self.all.changed.notify_one();
         }
     }
 }
@@ -462,8 +501,8 @@ mod tests {
             drop(second);
             assert!(is_woken(&mut third));
         }
-        assert_eq!(shelf.held.get(), 0);
-        assert!(!shelf.is_probed.get());
+        assert_eq!(shelf.held.count.get(), 0);
+        assert!(!shelf.held.is_probed.get());
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use http::{Method, StatusCode, request, response};
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields::ForwardedFields;
 use eyelet_http1::head::Length;
-use eyelet_telemetry::reason::Reason;
+use eyelet_telemetry::reason::{Detail, Reason, Shed};
 
 /// A request to an upstream.
 #[derive(Clone, Copy)]
@@ -46,14 +46,33 @@ pub struct HeadAsked<'a> {
 /// The codings that the body of a request may have on its way.
 #[derive(Clone, Copy, Default)]
 pub struct BodyCodings<'a> {
-    /// The request with a body that is coded, for an upstream that accepts that.
+    /// The request with a coded body, for an upstream that accepts it.
     pub coded: Option<&'a request::Parts>,
     /// The coding from which the client's body is decoded. The request's fields are those of the
     /// decoded one.
     pub decoded_from: Option<Coding>,
 }
 
-impl UpstreamRequest<'_> {
+impl<'a> UpstreamRequest<'a> {
+    /// A request without a body, for either version of HTTP. It is not repeated.
+    pub fn without_body(
+        parts: &'a request::Parts,
+        host: &'a str,
+        forwarded: &'a ForwardedFields,
+    ) -> Self {
+        Self {
+            parts,
+            host,
+            body: BodyCodings::default(),
+            forwarded,
+            length: Length::Empty,
+            trailers: false,
+            again: false,
+            needs_http1: false,
+            carries_secret: false,
+        }
+    }
+
     /// The request for a connection whose upstream says this.
     pub fn parts_for(&self, said: CodedBodies) -> &request::Parts {
         self.body.coded.filter(|_| said == CodedBodies::Accepted).unwrap_or(self.parts)
@@ -110,6 +129,20 @@ pub enum NoAnswer {
     Http1Wanted,
     /// It says that it has not processed the request.
     Unread,
+}
+
+impl From<NoAnswer> for Reason {
+    fn from(why: NoAnswer) -> Self {
+        match why {
+            NoAnswer::Alert(alert) => Self::UpstreamAlert(alert),
+            NoAnswer::Broken(reason) => reason,
+            NoAnswer::Dead => Self::Response(Detail::of(ResponseFault::Unbegun)),
+            NoAnswer::Fault(fault) => Self::Response(Detail::of(fault)),
+            NoAnswer::NoRoom => Self::Shed(Shed::ResponseHead),
+            NoAnswer::Http1Wanted => Self::UpstreamWantsHttp1,
+            NoAnswer::Unread => Self::UpstreamUnread,
+        }
+    }
 }
 
 /// The upstream takes no more of the request; the response says why.

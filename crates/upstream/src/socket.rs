@@ -140,7 +140,7 @@ impl Socket {
         }
     }
 
-    /// True if a write would be sent at once, as far as can be seen.
+    /// True if the kernel would send a write at once, as far as it shows.
     pub fn takes(&self) -> bool {
         let (plain, is_sent) = match self {
             Self::Plain(socket) => (socket, true),

@@ -7,8 +7,8 @@ use eyelet_memory::budget::{Budget, Counted};
 
 /// The least window of a stream in bytes. A new connection by TLS may begin with more.
 pub const STREAM_WINDOW_BYTES: u32 = 64 << 10;
-/// Window of a stream at the start where the way is likely to be long, as it is for a client that
-/// begins TLS: 5 MB/s over a twentieth of a second.
+/// A stream's first window where the way is likely to be long, as for a client that begins TLS: 5
+/// MB/s over a twentieth of a second.
 const FAR_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * WIDER;
 /// Widest window of a stream, for a distant upstream: 40 MB/s over a tenth of a second.
 const STREAM_WINDOW_BYTES_MAX: u32 = 4 << 20;

@@ -8,9 +8,8 @@
 //! error. The three ways to have no name (no TLS, no `server_name`, a broken `server_name`) are
 //! three different answers.
 //!
-//! We frame the whole hello, and check every extension that the next TLS stack will decode, so that
-//! the name we decide by is the name that stack sees. `docs/conformance.md` says where we are
-//! stricter than rustls.
+//! We frame the whole hello, and check every extension that the next TLS stack will decode. So
+//! rules and that stack see one name. `docs/conformance.md` says where we are stricter than rustls.
 
 #![no_std]
 #![forbid(unsafe_code)]

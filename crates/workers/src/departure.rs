@@ -24,8 +24,8 @@ pub const BATCH_BYTES: usize = 4 << 20;
 pub const GROUP_PARTS_MAX: usize = 16;
 /// Descriptors of one group.
 pub const GROUP_DESCRIPTORS_MAX: usize = GROUP_PARTS_MAX * BATCH_DESCRIPTORS_MAX;
-/// The most that a worker can have in the queue: one batch, or some of its flows of QUIC, and the
-/// notes that all has passed and that it has left.
+/// Upper bound of a worker's messages in the queue: one batch, or some of its flows of QUIC, and
+/// two notes, that all has passed and that it has left.
 const LEAVING_MAX: usize = 3;
 
 /// Parked connections on their way to another process.

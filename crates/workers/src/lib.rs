@@ -1,5 +1,5 @@
-//! The workers of a process, as the rest of it sees them: their orders, their limits, what they
-//! share, and the messages that they send each other and to the thread of an upgrade.
+//! The workers of a process, as the rest of it sees them: their orders, their limits, their shared
+//! state, and their messages to each other and to the thread of an upgrade.
 //!
 //! Each module of this list imports only what is above it:
 //! - [`departure`]: what is said while connections move to another process.

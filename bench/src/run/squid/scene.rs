@@ -1,5 +1,5 @@
-//! The namespace of the `squid` scenario: robots with addresses of their own for each server, which
-//! are redirected to it on their way to 1,000 origins, and Squid and Eyelet as that server.
+//! The namespace of the `squid` scenario. Each server has robots with addresses of their own; they
+//! are redirected to it on their way to 1,000 origins.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;

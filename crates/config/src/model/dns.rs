@@ -150,8 +150,9 @@ fn url_path(text: &str, path: &str) -> Result<String, String> {
 
 fn no_address(scheme: &str, host: &str, path: &str) -> String {
     format!(
-        "nobody could look up \"{host}\", as this is who would be asked; write the resolver's \
-         address, and the name in its certificate after a #: \"{scheme}://192.0.2.1{path}#{host}\""
+        "nobody could look up \"{host}\", because this resolver would be asked; write the \
+         resolver's address, and the name in its certificate after a #: \
+         \"{scheme}://192.0.2.1{path}#{host}\""
     )
 }
 

@@ -526,8 +526,8 @@ pub struct Compression {
     pub event_streams: bool,
     /// The effort. `None`: high while the worker has time, less when it is busy.
     pub effort: Option<Effort>,
-    /// True if bodies of requests are coded for an upstream that accepts that. Its operator says
-    /// that it decodes them for each resource.
+    /// True if bodies of requests are coded for an upstream that accepts it. Its operator says that
+    /// it decodes them for each resource.
     pub code_requests: bool,
     /// True if coded bodies of requests are decoded for the upstream, and clients are told so.
     pub decode_requests: bool,

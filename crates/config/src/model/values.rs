@@ -159,6 +159,12 @@ pub(crate) fn splice_upstream(text: &str) -> Result<SpliceUpstream, String> {
             rest.trim_end_matches('/')
         ));
     }
+    if let Some(path) = ["unix:", "http+unix:"].iter().find_map(|form| text.strip_prefix(form)) {
+        return Err(format!(
+            "a spliced connection goes to a host and a port, not to the Unix socket {path}; for \
+             terminate rules there is unix:/path"
+        ));
+    }
     upstream_host_port(text).map(SpliceUpstream::HostPort)
 }
 

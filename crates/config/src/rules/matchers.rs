@@ -42,8 +42,8 @@ pub(crate) fn read<'t>(
     let sni_malformed = section.flag("sni_malformed").unwrap_or(false);
     if sni_malformed && !(sni.is_empty() && sni_lists.is_empty()) {
         let at = section.key_at("sni").unwrap_or(section.at);
-        let message = "a hello whose name is malformed has none of these names: with \
-            `sni_malformed = true` leave `sni` out";
+        let message = "a malformed name is none of these, so this rule never matches: with \
+                       `sni_malformed = true` leave `sni` out";
         at.error(message);
     }
     let conditions = Conditions {
@@ -179,7 +179,7 @@ fn evidence(section: &Section<'_>) -> EvidenceMatchers {
             at.missing(message);
         }
         (None, Some(at)) if section.value("sni_verified").is_none() => {
-            at.missing("`evidence` needs `sni_verified`, which is missing");
+            at.missing("`evidence` has no effect without `sni_verified`: add it");
         }
         (None, _) => {}
     }
@@ -212,8 +212,8 @@ fn check_destination(section: &Section<'_>, listeners: &Listeners, known: &[u16]
     let at = keys.iter().find_map(|key| Some((section.key_at(key)?, key)));
     let (at, key) = at.unwrap_or((section.at, &"evidence"));
     let message = format!(
-        "`{key}` asks about the destination, and no listener of this rule has one; expected one of \
-         another kind than \"direct\", or with `proxy_protocol_from`"
+        "`{key}` asks about the destination, and clients of this rule's listeners have none; give \
+         the rule a listener of another kind than \"direct\", or with `proxy_protocol_from`"
     );
     at.error(message);
 }

@@ -66,13 +66,13 @@ pub(crate) fn check_rule<'t>(
         at.error(message);
     }
     if let Some(at) = section.key_at("decode_requests") {
-        let message = "`decode_requests` is not for a rule that mints: its origins have not said \
-            that they accept coded requests";
+        let message = "`decode_requests` is not for a rule that mints: Eyelet announces no codings \
+                       for servers that are not yours; leave it out";
         at.error(message);
     }
     if let Some(at) = section.key_at("upstream_spiffe") {
-        let message = "a rule that mints signs what authorities trust, by the origin's name: leave \
-            `upstream_spiffe` out";
+        let message = "a rule that mints verifies origins by their names, not by SPIFFE ids: leave \
+                       `upstream_spiffe` out";
         at.error(message);
     }
     // An origin chooses how its responses are coded, unless the rule says otherwise.
@@ -85,7 +85,7 @@ pub(crate) fn check_rule<'t>(
                 "a rule that mints needs `mint_ca` and `mint_key`, the certificate and the key of \
                  an authority that its clients trust; `{key}` is missing"
             );
-            section.at.missing(message);
+            section.missing(&[key], message);
         }
     }
     let (ca, key) = (section.text("mint_ca")?, section.text("mint_key")?);
@@ -154,7 +154,7 @@ pub(crate) fn check_upstream<'a>(
         (true, Some(http)) => {
             let is_origin = http.tls.is_some();
             if is_origin && !terminate.others.is_empty() {
-                let message = "a certificate is minted from that of one origin; expected one \
+                let message = "a certificate is made after that of one origin; expected one \
                     https:// upstream";
                 at.error(message);
             }

@@ -27,7 +27,10 @@ pub(crate) fn fit_listeners(
         && asks_hello
         && let Some((key, at)) = section.present(&OF_HELLO).next()
     {
-        at.error(format!("`{key}` is about a hello, and a client without TLS sends none"));
+        at.error(format!(
+            "`{key}` asks about a hello, and clients of this rule send none, because \
+             they speak no TLS; leave it out"
+        ));
     }
     let Some(is_for_plain) = asks_of_plain else { return };
     if section.value("listener").is_none() {

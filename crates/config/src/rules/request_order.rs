@@ -105,21 +105,19 @@ fn warning((rule, own): (&Rule, &Action), next: &Action, is_meant: bool) -> Opti
     match (rule.refuse, own.requests(), next) {
         (true, _, Action::Splice(_)) => says(
             At::Own,
-            "connections that come to {} are refused, because nobody reads their requests: what \
-             this rule asks for would never be known; end TLS there, or give this rule the names \
-             that it is for",
+            "connections that come to {} are refused, because this rule asks about requests and \
+             that one reads none; end TLS there, or limit this rule by `sni`",
         ),
         (false, _, Action::Splice(splice)) if splice.hold.is_some() && is_meant => says(
             At::Next,
-            "nobody is asked: connections for these names come to {}, and what no rule on \
-             requests takes is refused; give this rule a `certificate` and an upstream by HTTP, \
-             and requests are held",
+            "nobody is asked: connections for these names come to {}, which refuses requests that \
+             no rule takes; to hold them, give this rule a `certificate` and an upstream by HTTP",
         ),
         (false, Some(own), Action::Terminate(next)) => {
             let differs = differing(own, next)?;
             let text = format!(
-                "{differs}, which a connection that came to {{}} may not have: its requests get \
-                 403 here; give both rules the same"
+                "{differs}, which a connection that came to {{}} may not have: its requests then \
+                 get 403; give both rules the same setting"
             );
             Some((At::Next, text))
         }

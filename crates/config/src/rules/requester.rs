@@ -27,8 +27,10 @@ pub(crate) fn matchers(
         text.at.keep(check_name(text.text))?;
         let mut reached = listeners.of_rule(known).filter_map(|listener| listener.users.as_ref());
         if !reached.all(|users| users.has(text.text)) {
-            let message = format!("\"{}\" is no user of each listener of this rule", text.text);
-            text.at.warning(message);
+            let user = text.text;
+            text.at.warning(format!(
+                "\"{user}\" is not among the users of every listener of this rule"
+            ));
         }
         Some(RequesterPattern::User(text.text.into()))
     });

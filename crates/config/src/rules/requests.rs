@@ -62,8 +62,8 @@ fn only_reads(section: &Section<'_>) -> Option<[&'static str; 3]> {
         }
         if section.value("action").and_then(|action| action.get_ref().as_str()) == Some("refuse") {
             at.error(
-                "a refuse rule with `http_only_reads` would refuse what reads; give the \
-                methods that it refuses as `method`",
+                "a refuse rule with `http_only_reads` refuses requests that read; list the methods \
+                 that it shall refuse in `method`",
             );
         }
     }

@@ -47,10 +47,14 @@ pub(crate) fn read(section: &Section<'_>, dialled: &Dialled<'_>) -> Vec<IpAddr> 
         }
     }
     match dialled {
-        Dialled::Unix => at.error("a Unix socket is dialled from no address"),
+        Dialled::Unix => at.error(
+            "a Unix socket is dialled without a source address; leave \
+             `source_addresses` out",
+        ),
         Dialled::Chosen => {
-            let message = "these are for upstreams with host and port: what clients choose is \
-                dialled from the address that the kernel chooses";
+            let message = "an upstream that clients choose is dialled from the kernel's choice of \
+                address; leave `source_addresses` out, or write the upstream's host and \
+                port";
             at.error(message);
         }
         Dialled::Hosts(hosts) if !addresses.is_empty() => {
@@ -61,7 +65,10 @@ pub(crate) fn read(section: &Section<'_>, dialled: &Dialled<'_>) -> Vec<IpAddr> 
                 _ => None,
             });
             if let Some(ip) = lacking {
-                at.error(format!("none of these is of the family of the upstream {ip}"));
+                at.error(format!(
+                    "no source address has the family (IPv4 or IPv6) of the upstream \
+                     {ip}"
+                ));
             }
         }
         Dialled::Hosts(_) => {}
@@ -73,7 +80,10 @@ fn source_net(text: &str) -> Result<IpNet, String> {
     let net = values::net(text)?;
     let ip = net.addr();
     if ip.is_unspecified() || ip.is_multicast() {
-        return Err(format!("\"{text}\" is no address that a host dials from"));
+        return Err(format!(
+            "\"{text}\" is not an address to dial from; expected an address of this \
+             host, such as \"10.0.0.8\", or a network of them"
+        ));
     }
     let hosts = net.max_prefix_len() - net.prefix_len();
     match hosts > SOURCES_MAX.ilog2() as u8 {

@@ -104,7 +104,8 @@ pub(crate) fn list<'t, U: Upstream>(
     parse: fn(&str) -> Result<U, String>,
 ) -> Option<(Text<'t>, U, Vec<U>)> {
     if section.value("upstream").is_none() {
-        section.at.missing(format!("{what} needs an `upstream`, such as {example}"));
+        let message = format!("{what} needs an `upstream`, such as {example}");
+        section.missing(&["upstream"], message);
     }
     let texts = section.texts("upstream")?;
     if let Some(beyond) = texts.get(UPSTREAMS_MAX) {
@@ -154,7 +155,10 @@ pub(crate) fn balance<U: Upstream>(section: &Section<'_>, first: &U, others: &[U
             let message = format!("\"{}\" cannot be hashed; expected \"client\"", text.text);
             text.at.error(message);
         } else if others.is_empty() && !first.is_named() {
-            text.at.error("there is one upstream only; `upstream_hash` chooses of several");
+            text.at.error(
+                "there is one upstream, and `upstream_hash` chooses among several; leave \
+                 it out",
+            );
         }
     }
     if let Some(text) = section.text("upstream_check") {
@@ -174,7 +178,8 @@ pub(crate) fn balance<U: Upstream>(section: &Section<'_>, first: &U, others: &[U
 fn check(text: &str, first: &impl Upstream) -> Result<UpstreamCheck, String> {
     if !first.may_be_listed() {
         return Err(
-            "there is no upstream to check: the client's name or destination is dialled".to_owned()
+            "clients choose this upstream by name or destination, so there is none to check; leave \
+             `upstream_check` out".to_owned()
         );
     }
     match text {
@@ -225,7 +230,10 @@ pub(crate) fn read_http_keys(
         let shown = certificate.as_ref().map(|(text, _)| *text);
         let crl = section.texts("upstream_crl").and_then(|texts| texts.first().copied());
         let message = match is_http {
-            true => "only an https:// upstream has a certificate to verify, or asks for one",
+            true => {
+                "this is for https:// upstreams: an upstream without TLS has no certificate, \
+                     and asks for none"
+            }
             false => "this is for upstreams with HTTP: https://, http:// or http+unix:",
         };
         let texts = [ca, name, shown, crl].into_iter().flatten().map(|text| text.at);
@@ -239,7 +247,10 @@ pub(crate) fn read_http_keys(
     tls.files.accepts_expired_crl = accepts_expired_crl(section);
     tls.files.crl = crls(section, "upstream_crl", ("upstream_ca", &tls.files.ca), files);
     if let (Some((_, at)), true) = (spiffe, is_chosen) {
-        at.error("clients choose this upstream, and strangers have no SPIFFE ids that it knows");
+        at.error(
+            "clients choose this upstream, so its SPIFFE id cannot be known; write the \
+                  upstream's host and port, or leave `upstream_spiffe` out",
+        );
     }
     if let (Some(text), false) = (ca, ids.is_empty()) {
         let message = "`upstream_spiffe` verifies the upstream by the bundle of its trust domain, \
@@ -250,8 +261,8 @@ pub(crate) fn read_http_keys(
     if let Some((text, _)) = &certificate
         && is_chosen
     {
-        let message = "clients choose this upstream, and any of them would learn who Eyelet is; \
-            expected the name of one";
+        let message = "clients choose this upstream, and any server could ask for Eyelet's \
+                       certificate; write the upstream's host and port";
         text.at.error(message);
     }
     tls.files.certificate = certificate.map(|(_, pair)| pair);

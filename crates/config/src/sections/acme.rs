@@ -97,7 +97,7 @@ pub(crate) fn read(
     if section.flag("terms_agreed") != Some(true) {
         let message = "set `terms_agreed = true` once you have read and agree to the terms of \
             service that the server's directory names";
-        section.at.missing(message);
+        section.missing(&["terms_agreed"], message);
     }
     let contact = section.each_parsed("contact", contact_url);
     let ca = section.text("ca").map(|text| files.check_authorities(text));

@@ -50,7 +50,8 @@ pub(crate) fn read(document: &Section<'_>, files: &mut Files) -> Option<AdminSet
             let mode = mode.and_then(|text| {
                 let mode = text.parse(file_mode)?;
                 if mode & WRITE_OTHERS != 0 {
-                    let message = "each user of this machine may ask, and end connections";
+                    let message = "every user of this machine may read what the edge says, and end \
+                        connections; expected \"0600\" or \"0660\"";
                     text.at.warning(message);
                 }
                 Some(mode)
@@ -65,9 +66,9 @@ pub(crate) fn read(document: &Section<'_>, files: &mut Files) -> Option<AdminSet
             }
             let loopback = address.parse(loopback);
             if token_file.is_none() && section.value("token_file").is_none() {
-                let message = "[admin] has no `token_file`: each user of this machine can connect \
-                    to an address with a port";
-                section.at.missing(message);
+                let message = "[admin] has no `token_file`, and every user of this machine can \
+                    connect to a port; add one, or write address = \"unix:PATH\"";
+                section.missing(&["token_file"], message);
             }
             let (_, token_file) = token_file?;
             Some(AdminSettings::Tcp { address: loopback?, token_file })
@@ -83,7 +84,7 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
         return Err(format!("{address} is no loopback address; {expected}"));
     }
     if address.port() == 0 {
-        return Err(format!("{address} has no port that a client knows; {expected}"));
+        return Err(format!("{address} has port 0, which no client could know; {expected}"));
     }
     Ok(address)
 }

@@ -95,8 +95,8 @@ pub(crate) fn read_rule(
         && file.is_some()
     {
         let message = format!(
-            "a list has names, and `{key}` asks about requests: nobody can allow one always; \
-            leave out `hold_file`, and give verdicts for a time"
+            "a list has names, and `{key}` asks about requests, which no list of names can allow; \
+             leave out `hold_file`, and give verdicts for a time"
         );
         section.value_at("hold_file").error(message);
     }
@@ -107,7 +107,7 @@ fn webhook(text: &str) -> Result<HoldWebhook, String> {
     let expected = "expected a URL such as \"http://127.0.0.1:9000/ask\"";
     let rest = text
         .strip_prefix("http://")
-        .ok_or_else(|| format!("\"{text}\" is not http://, which alone is spoken; {expected}"))?;
+        .ok_or_else(|| format!("\"{text}\" is not http://, the only scheme here; {expected}"))?;
     let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
     if authority.contains('@') || path.contains('#') {
         return Err(format!("a webhook's URL has no login and no fragment; {expected}"));

@@ -55,7 +55,7 @@ const REFRESH: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::fr
 pub const SECRET_READ_BYTES_MAX: usize = SECRET_BYTES_MAX + 2;
 /// Mode bits of all users but the owner.
 const ALL_BUT_OWNER: u32 = 0o077;
-/// Fields that are not for the server that has proved its name, or that frame the message.
+/// Fields that frame the message, or are not meant for the server that has proved its name.
 const OTHERS: [HeaderName; 8] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -138,7 +138,8 @@ fn source(section: &Section<'_>, files: &mut Files) -> Option<SecretSource> {
             None
         }
         (None, None) => {
-            section.at.missing("a secret needs a `file`, or a `command` that prints it");
+            let message = "a secret needs a `file`, or a `command` that prints it";
+            section.missing(&["file", "command"], message);
             None
         }
         (Some(_), None) => {
@@ -173,12 +174,14 @@ fn names(section: &Section<'_>) -> Vec<NamePattern> {
     if section.value("names").is_none() {
         let message =
             "a secret needs `names`: the servers that may get it, as in \"api.a.example\"";
-        section.at.missing(message);
+        section.missing(&["names"], message);
     }
     let texts = section.texts("names").unwrap_or_default();
     let names = texts.iter().filter_map(|text| {
         let pattern = text.parse(|text| match text.parse::<NamePattern>() {
-            Ok(NamePattern::Absent) => Err("a server without a name proves none".to_owned()),
+            Ok(NamePattern::Absent) => Err("an empty name is no server; expected one such as \
+                \"api.a.example\""
+                .to_owned()),
             read => read.map_err(|fault| format!("\"{text}\": {fault}")),
         })?;
         if let NamePattern::Suffix(suffix) = &pattern
@@ -201,7 +204,10 @@ fn field(text: &str) -> Result<HeaderName, String> {
     let name = HeaderName::from_bytes(text.as_bytes())
         .map_err(|_| format!("\"{text}\" is not the name of a field (RFC 9110 section 5.1)"))?;
     match OTHERS.contains(&name) {
-        true => Err(format!("\"{name}\" is not a field that only the server reads")),
+        true => Err(format!(
+            "\"{name}\" cannot carry a secret: it frames the message, or others \
+             than the server read it"
+        )),
         false => Ok(name),
     }
 }

@@ -38,8 +38,8 @@ pub(crate) fn rule(section: &Section<'_>) -> Compression {
     read
 }
 
-/// A dictionary of many files tells a client who guesses the content of one that its guess is
-/// right, even if the client may not read that file. So only a file of its own can be shared.
+/// A dictionary of many files confirms a right guess of a file's content, even to a client that may
+/// not read that file. So only a file of its own can be shared.
 fn dictionary_shared(section: &Section<'_>, patterns: &[FilePattern]) -> bool {
     let is_shared = section.flag("dictionary_shared").unwrap_or(false);
     if is_shared

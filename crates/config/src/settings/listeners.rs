@@ -29,7 +29,7 @@ impl Listeners {
         let sections = document.sections("listener", "[[listener]]");
         let mut listeners = Self { folder: files.path(""), ..Self::default() };
         if document.value("listener").is_none() {
-            document.at.missing(no_listener(document));
+            document.missing(&["listener"], no_listener(document));
         }
         if let Some(beyond) = sections.get(LISTENERS_MAX) {
             beyond.at.error(format!("more than {LISTENERS_MAX} listeners"));
@@ -164,8 +164,8 @@ fn no_listener(document: &Section<'_>) -> String {
     let profiles = document.section("sandbox", "[sandbox]");
     match profiles.as_ref().and_then(|profiles| profiles.table.keys().next()) {
         Some(name) if document.value("rule").is_none() => format!(
-            "only profiles of sandboxes here, and no edge: `eyelet sandbox --config FILE \
-             --profile {} -- true` checks one of them",
+            "this file has profiles of sandboxes and no edge, so `serve` has nothing to do; \
+             `eyelet sandbox --config FILE --profile {} -- true` checks one of them",
             name.get_ref()
         ),
         _ => "no listener; expected at least one [[listener]] with an `address` such as \
@@ -255,8 +255,8 @@ fn check_quic(section: &Section<'_>, kind: ListenerKind) {
     };
     if kind == ListenerKind::Redirect {
         at.error(
-            "netfilter does not say where a redirected datagram was sent; expected `kind = \
-             \"tproxy\"` for QUIC",
+            "netfilter does not say where a redirected datagram was sent; QUIC needs `kind = \
+             \"tproxy\"`, or a listener of kind \"direct\" of its own",
         );
     } else if !matches!(kind, ListenerKind::Direct | ListenerKind::Tproxy) {
         at.error("`quic` is for listeners of kind \"direct\" and \"tproxy\"");

@@ -52,7 +52,8 @@ pub(crate) fn limits(document: &Section<'_>) -> Limits {
         && of_source > all
     {
         section.value_at("source_handshakes_per_second").error(format!(
-            "one source may not make more handshakes than all: `handshakes_per_second` is {all}"
+            "one source may make more handshakes than all together: `handshakes_per_second` is \
+             {all}"
         ));
     }
     limits
@@ -125,7 +126,8 @@ pub(crate) fn dns(document: &Section<'_>, files: &mut Files) -> Dns {
         ca: section.text("ca").map(|text| files.check_authorities(text)),
     };
     if dns.ca.is_some() && !dns.is_any_secure() {
-        let message = "no resolver of `servers` is asked over TLS, so `ca` has no effect";
+        let message = "`ca` has no effect, because no resolver of `servers` is asked over TLS; \
+                       leave it out";
         section.value_at("ca").warning(message);
     }
     if dns.is_any_secure() && dns.is_any_clear() {

@@ -59,8 +59,8 @@ fn mistakes_in_it_are_named() {
         (
             "[admin]\naddress = \"127.0.0.1:9443\"\nmode = \"0600\"\n",
             &[
-                "3:1: [admin] has no `token_file`: each user of this machine can connect to an \
-                 address with a port",
+                "3:1: [admin] has no `token_file`, and every user of this machine can connect to a \
+                 port; add one, or write address = \"unix:PATH\"",
                 "5:8: `mode` is for a Unix socket: address = \"unix:PATH\"",
             ],
         ),
@@ -82,14 +82,15 @@ fn mistakes_in_it_are_named() {
         (
             "[admin]\naddress = \"127.0.0.1:0\"\ntoken_file = 1\n",
             &[
-                "4:11: 127.0.0.1:0 has no port that a client knows; expected \"unix:PATH\" or a \
-                 loopback address such as \"127.0.0.1:9443\"",
+                "4:11: 127.0.0.1:0 has port 0, which no client could know; expected \"unix:PATH\" \
+                 or a loopback address such as \"127.0.0.1:9443\"",
                 "5:14: `token_file` is an integer; expected a string",
             ],
         ),
         (
             "[admin]\naddress = \"unix:a.sock\"\nmode = \"0666\"\n",
-            &["5:8: warning: each user of this machine may ask, and end connections"],
+            &["5:8: warning: every user of this machine may read what the edge says, and end \
+               connections; expected \"0600\" or \"0660\""],
         ),
         (&long, &["4:11: the path has 100 bytes; a Unix socket's has at most 99 here"]),
     ];
@@ -132,8 +133,8 @@ fn rates_of_handshakes_are_whole_and_one_source_has_no_more_than_all() {
         (
             "handshakes_per_second = 10\nsource_handshakes_per_second = 20\n",
             Some(
-                "7:32: one source may not make more handshakes than all: `handshakes_per_second` \
-                 is 10",
+                "7:32: one source may make more handshakes than all together: \
+                 `handshakes_per_second` is 10",
             ),
         ),
     ] {

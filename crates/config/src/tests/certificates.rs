@@ -40,7 +40,17 @@ impl Folder {
     }
 
     pub(super) fn issue_with(&self, name: &str, params: CertificateParams) {
-        let key = KeyPair::generate().unwrap();
+        self.issue_for(name, params, KeyPair::generate().unwrap());
+    }
+
+    /// A certificate with a key of another type than the others have.
+    fn issue_p384(&self, name: &str, names: &[&str]) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+        self.issue_for(name, CertificateParams::new(names).unwrap(), key);
+    }
+
+    fn issue_for(&self, name: &str, params: CertificateParams, key: KeyPair) {
         let certificate = params.self_signed(&key).unwrap();
         self.write(&format!("{name}.pem"), &certificate.pem());
         self.write(&format!("{name}.key"), &key.serialize_pem());
@@ -79,7 +89,7 @@ pub(super) fn terminate(sni: &str, certificate: &str, key: &str, more: &str) -> 
 fn a_terminate_rule() {
     let folder = Folder::new();
     folder.issue("app", &["app.example", "*.app.example"]);
-    folder.issue("two", &["app.example", "*.app.example"]);
+    folder.issue_p384("two", &["app.example", "*.app.example"]);
     let certificates = "[\"app.pem\", \"two.pem\"]";
     let sni = "[\"app.example\", \"*.app.example\", \"x.app.example\", \"\"]";
     let more = "client_ca = \"app.pem\"\ntls_version_min = \"1.3\"\nproxy_protocol = \"v2\"";
@@ -301,6 +311,41 @@ fn a_certificate_and_its_key_come_together() {
 }
 
 #[test]
+fn a_certificate_that_no_client_gets_is_said() {
+    let folder = Folder::new();
+    ["one", "two"].iter().for_each(|name| folder.issue(name, &["app.example"]));
+    folder.issue_p384("other", &["app.example"]);
+    let with = |names: &[&str]| {
+        let list = |end: &str| {
+            let files: Vec<String> = names.iter().map(|it| format!("\"{it}.{end}\"")).collect();
+            format!("[{}]", files.join(", "))
+        };
+        folder.said(&terminate("\"app.example\"", &list("pem"), &list("key"), ""))
+    };
+    assert!(with(&["one", "other"]).is_empty(), "P-256 and P-384 are two types");
+    let told = "warning: no client gets two.pem: the key of one.pem is of the same type, and it \
+                comes first";
+    assert_eq!(with(&["one", "other", "two"]), [format!("6:40: {told}")]);
+    assert_eq!(with(&["one", "one"]), ["6:27: warning: one.pem is in the list twice"]);
+}
+
+/// Lists of clients and of upstreams are read by `crl_expired`.
+#[test]
+fn a_word_that_is_read_twice_is_wrong_once() {
+    let folder = Folder::new();
+    folder.issue("app", &["app.example"]);
+    let lists = "client_ca = \"no.pem\"\nclient_crl = \"no.crl\"\ncrl_expired = \"ignore\"";
+    assert_eq!(
+        folder.said(&terminate("\"app.example\"", "\"app.pem\"", "\"app.key\"", lists)),
+        [
+            "9:13: cannot read no.pem: No such file or directory (os error 2)",
+            "10:14: cannot read no.crl: No such file or directory (os error 2)",
+            "11:15: \"ignore\" is no answer; expected \"accept\" or \"refuse\"",
+        ]
+    );
+}
+
+#[test]
 fn keys_of_terminate_rules() {
     let folder = Folder::new();
     folder.issue("app", &["app.example"]);
@@ -509,7 +554,7 @@ fn upstreams_with_http() {
         assert_eq!(upstream("http://a:1", more).unwrap().0.http2, expected, "{more}");
     }
     for (text, more, expected) in [
-        ("http://a:1", "upstream_ca = \"app.pem\"", "only an https:// upstream has"),
+        ("http://a:1", "upstream_ca = \"app.pem\"", "this is for https:// upstreams"),
         ("tcp://a:1", "upstream_wait = \"11m\"", "out of bounds"),
         ("tcp://a:1", "upstream_http2 = \"on\"", "this is for upstreams with HTTP"),
         ("http://a:1", "upstream_http2 = \"h2\"", "expected \"alpn\", \"on\" or \"off\""),
@@ -518,7 +563,7 @@ fn upstreams_with_http() {
         (
             "http://a:1",
             "upstream_certificate = \"app.pem\"\nupstream_key = \"app.key\"",
-            "asks for one",
+            "asks for none",
         ),
         ("https://a:1", "upstream_wait = \"11m\"", "out of bounds"),
     ] {

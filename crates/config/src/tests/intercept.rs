@@ -75,10 +75,10 @@ fn upstreams_that_are_listeners() {
     assert_eq!(
         warned(&[rule(a, "127.0.0.1:2"), rule(b, "127.0.0.1:1")]),
         [
-            "10:12: warning: the listener \"a\" is itself an upstream, at line 14: what comes to \
-             it so is refused here, as a loop",
-            "14:12: warning: the listener \"b\" is itself an upstream, at line 10: what comes to \
-             it so is refused here, as a loop",
+            "10:12: warning: the listener \"a\" is itself an upstream, at line 14: connections \
+             that come back that way are refused as a loop",
+            "14:12: warning: the listener \"b\" is itself an upstream, at line 10: connections \
+             that come back that way are refused as a loop",
         ]
     );
     assert_eq!(
@@ -149,8 +149,8 @@ fn listeners_of_quic() {
     for (keys, expected) in [
         (
             "address = \"0.0.0.0:443\"\nquic = true\nkind = \"redirect\"",
-            "3:1: netfilter does not say where a redirected datagram was sent; expected `kind = \
-             \"tproxy\"` for QUIC",
+            "3:1: netfilter does not say where a redirected datagram was sent; QUIC needs `kind = \
+             \"tproxy\"`, or a listener of kind \"direct\" of its own",
         ),
         ("address = \"0.0.0.0:443\"\nquic = true\nkind = \"connect\"", &format!("3:1: {other}")),
         ("address = \"127.0.0.1:80\"\nquic = true\nkind = \"plain\"", &format!("3:1: {other}")),

@@ -76,7 +76,8 @@ fn a_rule_is_for_listeners_that_its_action_fits() {
         ),
         (
             format!("{OUT}sni = \"a.example\"\n"),
-            "10:1: `sni` is about a hello, and a client without TLS sends none",
+            "10:1: `sni` asks about a hello, and clients of this rule send none, because they \
+             speak no TLS; leave it out",
         ),
     ] {
         assert_eq!(all(&format!("{BOTH}{rules}")), [expected], "{rules}");

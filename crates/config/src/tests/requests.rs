@@ -57,7 +57,7 @@ fn mistakes_on_requests_are_found() {
         (hold, "`path` asks for a request, and a hold rule without a `certificate`"),
         (splice, "`path` asks for a request, and a splice rule passes bytes on unread"),
         (&tcp, "bytes for tcp://127.0.0.1:3000 are not read as HTTP"),
-        (reads, "a refuse rule with `http_only_reads` would refuse what reads"),
+        (reads, "a refuse rule with `http_only_reads` refuses requests that read"),
     ] {
         let found = all(rule);
         assert!(found.len() == 1 && found[0].contains(expected), "{rule}: {found:?}");

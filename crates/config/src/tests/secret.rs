@@ -92,7 +92,7 @@ fn mistakes_in_secrets_are_named() {
         ("command = \"pass\"\nrefresh = \"1s\"\n", "expected 10s"),
         ("file = \"good\"\nmethods = \"get\"\n", "\"get\" is no method"),
         ("file = \"good\"\nheaders = \"a b\"\n", "is not the name of a field"),
-        ("file = \"good\"\nheaders = \"Host\"\n", "not a field that only the server reads"),
+        ("file = \"good\"\nheaders = \"Host\"\n", "cannot carry a secret"),
         ("file = \"good\"\nheader = \"x-key\"\n", "did you mean `headers`?"),
     ] {
         let found = mistakes(folder.path(), &secret(&format!("{text}{NAMES}")));
@@ -104,7 +104,7 @@ fn mistakes_in_secrets_are_named() {
         ("", "a secret needs `names`"),
         ("names = \"192.0.2.1\"\n", "\"192.0.2.1\": "),
         ("names = \"*\"\n", "\"*\" alone is not a pattern"),
-        ("names = \"\"\n", "a server without a name proves none"),
+        ("names = \"\"\n", "an empty name is no server; expected one such as \"api.a.example\""),
         ("names = \"*.example\"\n", "warning: \"*.example\" takes a whole top-level domain"),
     ] {
         let found = mistakes(folder.path(), &secret(&format!("file = \"good\"\n{names}")));

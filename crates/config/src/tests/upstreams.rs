@@ -33,7 +33,8 @@ fn a_list_is_of_one_kind_and_a_check_fits_it() {
         ),
         (
             "upstream = \"192.0.2.1:1\"\nupstream_hash = \"client\"",
-            &["6:17: there is one upstream only; `upstream_hash` chooses of several"],
+            &["6:17: there is one upstream, and `upstream_hash` chooses among several; leave it \
+               out"],
         ),
         (
             "upstream = [\"a.example:1\", \"b.example:1\"]\nupstream_hash = \"cookie\"",
@@ -45,8 +46,14 @@ fn a_list_is_of_one_kind_and_a_check_fits_it() {
               \"connect\""],
         ),
         (
+            "upstream = \"unix:/run/a.sock\"",
+            &["5:12: a spliced connection goes to a host and a port, not to the Unix socket \
+              /run/a.sock; for terminate rules there is unix:/path"],
+        ),
+        (
             "upstream = \"{sni}:443\"\nupstream_check = \"connect\"",
-            &["6:18: there is no upstream to check: the client's name or destination is dialled"],
+            &["6:18: clients choose this upstream by name or destination, so there is none to \
+               check; leave `upstream_check` out"],
         ),
         (
             "upstream = \"a.example:1\"\npath = \"/api\"",
@@ -57,6 +64,31 @@ fn a_list_is_of_one_kind_and_a_check_fits_it() {
     for (keys, expected) in table {
         assert_eq!(said_of_splice(keys), *expected, "{keys}");
     }
+}
+
+/// The mistake is said, and not that what was meant is missing.
+#[test]
+fn a_slip_is_not_something_missing() {
+    let terminate = "[[rule]]\naction = \"terminate\"\nupstream = \"http://192.0.2.1:1\"\n";
+    let secret = "[[secret]]\nplaceholder = \"EYELET-PLACEHOLDER-0123456789abcdef\"\n";
+    for (text, slip) in [
+        ("[[rule]]\naction = \"splice\"\nupsteam = \"192.0.2.1:1\"\n".to_owned(), "upstream"),
+        (format!("{terminate}certficate = \"a.pem\"\nkey = \"a.key\"\n"), "certificate"),
+        ("[acme]\ndirectory = \"letsencrypt\"\nterms_agred = true\n".to_owned(), "terms_agreed"),
+        (format!("{secret}name = \"a.example\"\nfile = \"a\"\n"), "names"),
+    ] {
+        let said = said_below_listener(&text);
+        let (slips, others): (Vec<_>, Vec<_>) =
+            said.iter().partition(|line| line.contains(&format!("did you mean `{slip}`?")));
+        assert_eq!(slips.len(), 1, "{said:?}");
+        assert!(others.iter().all(|line| !line.contains(slip)), "{said:?}");
+    }
+    let said = match read("[[listner]]\naddress = \"127.0.0.1:1\"\n") {
+        Ok(loaded) => said(&loaded.warnings),
+        Err(diagnostics) => said(&diagnostics),
+    };
+    assert_eq!(said[1], "1:3: unknown key `listner` in the file; did you mean `listener`?");
+    assert_eq!(said.len(), 2, "{said:?}");
 }
 
 /// The mistake is said, and not what would follow from it: that there is no rule.
@@ -136,12 +168,13 @@ fn http_upstreams_and_fields() {
             "hsts = true\nheaders = { Strict-Transport-Security = \"max-age=1\" }",
             "`headers` has strict-transport-security already",
         ),
-        ("\"tcp://127.0.0.1:1\"", "hsts = true", "only responses of an upstream with HTTP"),
-        (two, "client_cert_header = true", "only with `client_ca` or `client_spiffe` does"),
+        ("\"tcp://127.0.0.1:1\"", "hsts = true", "gets bytes, and only responses"),
+        (two, "client_cert_header = true", "add `client_ca` or `client_spiffe`"),
         (
             "\"tcp://127.0.0.1:1\"",
             "client_ca = \"app.pem\"\nclient_cert_header = true",
-            "only requests to an upstream with HTTP have fields",
+            "this has no effect: the upstream of this rule gets bytes, and only requests by HTTP \
+             have fields; leave it out, or write an http:// upstream",
         ),
         (two, "root = \"/srv\"", "Eyelet does not serve files"),
         (two, "auth = \"basic\"", "Eyelet does not authenticate users"),
@@ -230,17 +263,20 @@ fn source_addresses_are_of_this_host_and_for_configured_upstreams() {
         ),
         (
             format!("{one}\nsource_addresses = \"0.0.0.0\""),
-            Some("6:20: \"0.0.0.0\" is no address that a host dials from"),
+            Some(
+                "6:20: \"0.0.0.0\" is not an address to dial from; expected an address of this \
+                  host, such as \"10.0.0.8\", or a network of them",
+            ),
         ),
         (
             format!("{one}\nsource_addresses = \"2001:db8::8\""),
-            Some("6:1: none of these is of the family of the upstream 192.0.2.1"),
+            Some("6:1: no source address has the family (IPv4 or IPv6) of the upstream 192.0.2.1"),
         ),
         (
             "upstream = \"{sni}:1\"\nsource_addresses = \"10.0.0.8\"".to_owned(),
             Some(
-                "6:1: these are for upstreams with host and port: what clients choose is dialled \
-                 from the address that the kernel chooses",
+                "6:1: an upstream that clients choose is dialled from the kernel's choice of \
+                 address; leave `source_addresses` out, or write the upstream's host and port",
             ),
         ),
         (

@@ -1,6 +1,6 @@
-//! Requests that an HTTP/1.1 client pipelines to an originate rule: those that follow a GET are
-//! asked of its HTTP/2 upstream before their turn, so that a client waits one round trip for
-//! several of them. Responses stay in order (RFC 9112 section 9.3.2).
+//! Requests that an HTTP/1.1 client pipelines to an originate rule. Those behind a GET go to its
+//! HTTP/2 upstream before their turn, so a client waits one round trip for several of them.
+//! Responses stay in order (RFC 9112 section 9.3.2).
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ use eyelet_http1::head_bytes::request_bytes;
 use eyelet_recoding::{NearRequest, RequestCodings};
 use eyelet_upstream::Upstream;
 use eyelet_upstream::http2::Http2Exchange;
-use eyelet_upstream::request::{BodyCodings, UpstreamRequest};
+use eyelet_upstream::request::UpstreamRequest;
 
 /// Most requests that are asked before their turn. Each may hold its stream's window until then.
 /// svn has four connections, so 64 fill a round trip of 50 ms if a response takes a millisecond.
@@ -84,15 +84,15 @@ impl Pipeline {
         self.is_followed = self.may_be_followed;
     }
 
-    /// Asks what follows the request whose turn has come, if that was asked. Stops at the first one
-    /// that must wait: it stays among the received bytes.
+    /// Asks for the requests behind one whose turn has come, if that was asked. Stops at the first
+    /// one that must wait: it stays among the received bytes.
     pub fn ask(&mut self, client: &mut ClientStream, served: &ServedConnection) {
         let is_enough = self.waiting.len() > AHEAD_LEFT || client.plain.is_empty();
-        if is_enough || !self.is_followed || !served.intermediary.is_near_client() {
+        if is_enough || !self.is_followed || !served.rule.intermediary.is_near_client() {
             return;
         }
         let budget = &served.http.engine.process.budget;
-        while self.waiting.len() < AHEAD_MAX && served.why_last().is_none() && !budget.is_tight(0) {
+        while self.waiting.len() < AHEAD_MAX && !served.is_last() && !budget.is_tight(0) {
             let head_bytes_max = served.http.shared.config.http.head_bytes_max;
             let Some((next, head_bytes)) = following(&client.plain, head_bytes_max) else { return };
             let Some(next_asked) = ask(served, &next) else { return };
@@ -160,26 +160,15 @@ fn ask(served: &ServedConnection, request: &Request) -> Option<AskedAhead> {
     }
     let mut parts = request.parts.clone();
     let asked = check(served, &parts).ok()?;
-    let origin = served.intermediary.translate(&asked, &mut parts).ok()??;
+    let origin = served.rule.intermediary.translate(&asked, &mut parts).ok()??;
     let host = origin.authority();
     let trailers = lists(&parts.headers, &header::TE, "trailers");
     fields::to_upstream(&mut parts, Length::Empty, None, request.roles);
     let forwarded = &served.identify_requester(host, &mut parts);
     let near = NearRequest { rule: route.rule, host, is_tied: false, is_harmless: true };
     let codings = compressors.request_near(near, terminate, &mut parts);
-    let (length, body) = (Length::Empty, BodyCodings::default());
-    let (sent, again, needs_http1, carries_secret) = (&parts, true, false, false);
-    let asked = UpstreamRequest {
-        parts: sent,
-        body,
-        host,
-        forwarded,
-        length,
-        trailers,
-        again,
-        needs_http1,
-        carries_secret,
-    };
+    let asked = UpstreamRequest::without_body(&parts, host, forwarded);
+    let asked = UpstreamRequest { trailers, again: true, ..asked };
     match target.take(&served.http, &asked, false)? {
         Upstream::Http2(upstream) => Some(AskedAhead { upstream, sent: Some((parts, codings)) }),
         Upstream::Http1(_) => None,

@@ -50,15 +50,7 @@ impl From<ResponseFault> for Failure {
 
 impl From<NoAnswer> for Failure {
     fn from(why: NoAnswer) -> Self {
-        match why {
-            NoAnswer::NoRoom => Self::no_room(Shed::ResponseHead),
-            NoAnswer::Alert(alert) => Self::Answer(Reason::UpstreamAlert(alert)),
-            NoAnswer::Broken(reason) => Self::Answer(reason),
-            NoAnswer::Dead => ResponseFault::Unbegun.into(),
-            NoAnswer::Fault(fault) => fault.into(),
-            NoAnswer::Http1Wanted => Self::Answer(Reason::UpstreamWantsHttp1),
-            NoAnswer::Unread => Self::Answer(Reason::UpstreamUnread),
-        }
+        Self::Answer(why.into())
     }
 }
 

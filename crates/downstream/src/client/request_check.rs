@@ -21,7 +21,7 @@ pub fn check(served: &ServedConnection, request: &request::Parts) -> Result<Auth
         let sni = served.info.decided.sni.as_deref().and_then(|sni| sni.parse().ok());
         return sni.ok_or(Failure::Client(ExchangeError::Request(RequestFault::Host)));
     };
-    if !served.serves(authority) {
+    if !served.is_for(authority) {
         let reason = Reason::Misdirected(authority.host().into());
         return Err(Failure::Answer(reason));
     }

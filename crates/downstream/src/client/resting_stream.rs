@@ -1,5 +1,5 @@
-//! The exchange of an HTTP/2 stream that rests: what its task leaves, and the form in which a
-//! parked connection keeps it. crates/handover/README.md describes the form.
+//! The exchange of a resting HTTP/2 stream: the remains of its task, and the form in which a parked
+//! connection keeps it. crates/handover/README.md describes the form.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

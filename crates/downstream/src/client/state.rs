@@ -311,7 +311,7 @@ impl StreamState {
         self.is_answered && !self.has_ended && has_more
     }
 
-    /// True if all that was queued is sealed, the end included if that was queued.
+    /// True if all that was queued is sealed, also the end if it was queued.
     pub fn is_sent(&self, sealed: u64) -> bool {
         let is_written = self.interim.is_none() && self.head.is_none() && self.end.is_none();
         let has_no_more = self.queue.is_empty() && is_written;

@@ -189,8 +189,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Notes that its request was asked: those that its client has pipelined behind it follow, now
-    /// and as they come.
+    /// Notes that its request is on its way. Those that its client has pipelined behind it follow,
+    /// now and as they come.
     pub fn was_asked(&mut self) {
         if let Self::Http1(Http1Stream { client, pipeline: Some((pipeline, served)), .. }) = self {
             pipeline.follow();
@@ -508,8 +508,8 @@ impl Http1Stream<'_> {
         })
     }
 
-    /// Bytes that are left of a request's body that can be passed on as it is read: it has a
-    /// Content-Length, and nothing was read ahead.
+    /// Bytes of a request's body that are still to come and can be passed on as they are read: it
+    /// has a Content-Length, and nothing was read ahead.
     pub fn left_to_pass(&self) -> Option<NonZeroU64> {
         if self.client.plain.is_empty() { self.decoder.left() } else { None }
     }

@@ -1,5 +1,5 @@
-//! The state that the task of an HTTP/2 connection shares with the tasks of its streams: that of
-//! the protocol, what has arrived for each stream, and what each stream sends.
+//! The state that the task of an HTTP/2 connection shares with the tasks of its streams: the
+//! protocol's, the received bytes of each stream, and the bytes that each sends.
 //!
 //! The connection's task reads and writes. A stream's task leaves heads and pieces here, and wakes
 //! it. All that is held for the client is counted here, or by the exchange that holds it.

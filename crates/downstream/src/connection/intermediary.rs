@@ -1,5 +1,5 @@
-//! The way in which the requests of a connection came here, and what follows from it for those who
-//! are asked and those who are answered (RFC 9110 section 3.7).
+//! The way in which the requests of a connection came here, and what that changes in requests to
+//! upstreams and responses to clients (RFC 9110 section 3.7).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The answer of a proxy to a client that it refuses, or for which it reaches no upstream: a
-//! status, a line of `Proxy-Status` (RFC 9209), and a few lines of text.
+//! The answer of a proxy to a client that it refuses or cannot serve: a status, a line of
+//! `Proxy-Status` (RFC 9209), and a few lines of text.
 
 use std::fmt::{self, Write};
 use std::io::ErrorKind;
@@ -118,8 +118,8 @@ impl<'a> ProxyRefusal<'a> {
         whole_response(&format!("{} {phrase} ({summary})", status.as_str()), &fields, &text)
     }
 
-    /// The response to a request for an `http://` URL, which may keep its connection.
-    /// `status` is that of a request that is malformed, or that memory is too short for.
+    /// The response to a request for an `http://` URL, which may keep its connection. `status` is
+    /// for a malformed request, or for one without memory.
     pub fn page(&self, status: StatusCode, method: &Method) -> (response::Parts, Length, Bytes) {
         let status = match self.reason.class() {
             Class::Protocol | Class::Shed => status,

@@ -57,7 +57,7 @@ pub struct Http {
     /// Its event loop.
     pub engine: Rc<Worker>,
     /// Dials upstreams.
-    pub dialler: Dialler,
+    pub dialler: Rc<Dialler>,
     /// Idle connections to upstreams.
     pub pool: Rc<UpstreamPool>,
     pub compressors: Compressors,
@@ -90,13 +90,13 @@ pub struct WorkerConfiguration {
 }
 
 impl WorkerConfiguration {
-    fn dialler(&self, engine: &Rc<Worker>) -> Dialler {
-        Dialler {
+    fn dialler(&self, engine: &Rc<Worker>) -> Rc<Dialler> {
+        Rc::new(Dialler {
             engine: engine.clone(),
             names: self.names.clone(),
             tls: self.shared.upstream_tls.clone(),
             connect_timeout: self.shared.config.limits.connect_timeout,
-        }
+        })
     }
 }
 

@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 
 use crate::path::action;
 use crate::path::action::hold::{HoldResult, Woken};
+use crate::path::action::redirect::{Redirects, redirect};
 use crate::path::action::terminate::Offer;
 use crate::path::active::Active;
 use crate::path::connect;
@@ -23,7 +24,6 @@ use crate::snapshot::edge::Edge;
 use eyelet_config::{Action, ListenerKind, Originate, TerminateUpstream};
 use eyelet_downstream::connection::intermediary::outcome_of;
 use eyelet_engine::worker::Handle;
-use eyelet_http::redirect::{Redirects, redirect};
 use eyelet_memory::budget::{Account, Counted, CountedBuffer};
 use eyelet_relay::held::HeldConnection;
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome};
@@ -229,8 +229,8 @@ enum Ruling {
     Refuse(RefusalMessage, End),
 }
 
-/// Asks the rules. Reads as much of the hello as they need, fetches each fact that they ask for,
-/// and asks again until there is a verdict. From a client without TLS nothing is read.
+/// Asks the rules. Reads as much of the hello and fetches each fact as the rules ask for, and asks
+/// them again until there is a verdict. From a client without TLS nothing is read.
 async fn decide(connection: &mut Active<'_>, peeked: &mut CountedBuffer) -> Result<Ruling, End> {
     let mut known = KnownFacts::of(connection);
     if let Some(verdict) = known.ask_without_hello().await? {

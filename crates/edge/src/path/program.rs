@@ -16,7 +16,7 @@ use eyelet_engine::table::KeptStreams;
 use eyelet_engine::worker::{Handle, Program, Settings, Task, Update};
 use eyelet_handover::guard::DatagramGuard;
 use eyelet_hold::{HoldKey, HoldPlace};
-use eyelet_http::{WokenConnection, check};
+use eyelet_http::WokenConnection;
 use eyelet_memory::budget::{Counted, HTTP2_BYTES};
 use eyelet_memory::packed::PackedBytes;
 use eyelet_memory::slab::Key;
@@ -27,6 +27,7 @@ use eyelet_telemetry::labels::Labels;
 use eyelet_telemetry::listing::ListedRequest;
 use eyelet_telemetry::listing::streams::StreamCounts;
 use eyelet_telemetry::reason::Reason;
+use eyelet_upstream::check;
 
 use crate::path::action::hold;
 use crate::path::connection::{connection, resume};
@@ -295,7 +296,9 @@ impl Program for Service {
         edge.engine.counters.coding_ns.set(u64::try_from(coding_ns).unwrap_or(u64::MAX));
         // The first worker checks for all.
         if self.index == 0 {
-            check::begin(&edge.http);
+            let current = edge.http.current();
+            let newest = move || Some(current.http()?.dialler.clone());
+            check::begin(&edge.http.dialler, newest);
         }
         let budget = edge.engine.process.budget.clone();
         drop(edge);

@@ -18,6 +18,21 @@ use serde::{Deserialize, Serialize};
 /// UDP.
 const PORTS_TRIED: usize = 16;
 
+/// The port of https.
+pub const HTTPS_PORT: u16 = 443;
+
+/// Returns the port to which clients are sent: that of https if a listener has it, else that of the
+/// first listener that clients connect to themselves.
+pub fn https_port(listeners: &[Listener], addresses: &[SocketAddr]) -> u16 {
+    let direct = listeners.iter().zip(addresses);
+    let mut direct = direct.filter(|(listener, _)| listener.kind == ListenerKind::Direct);
+    let first = direct.clone().next().map(|(_, address)| address.port());
+    match direct.any(|(_, address)| address.port() == HTTPS_PORT) {
+        true => HTTPS_PORT,
+        false => first.unwrap_or(HTTPS_PORT),
+    }
+}
+
 /// A listener's address cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {error}{}", hint(address, error))]

@@ -21,7 +21,6 @@ use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
 use eyelet_engine::moving::batch::CONNECTION_DESCRIPTORS;
 use eyelet_engine::worker::{Process, Settings};
 use eyelet_hold::Holds;
-use eyelet_http::redirect::https_port;
 use eyelet_memory::budget::Budget;
 use eyelet_recoding::SharedDictionaries;
 use eyelet_relay::PIPES_MAX;
@@ -41,6 +40,7 @@ use eyelet_trace::tracer::{PreparedTracer, TraceError};
 
 use crate::snapshot::check::counted;
 use crate::snapshot::limits::ConnectionLimits;
+use crate::snapshot::listen::https_port;
 
 /// Descriptors of the process itself: outputs, log, signals, the control socket and its clients,
 /// inotify, files that are being read, and the channel and the pipes of an upgrade.

@@ -10,8 +10,8 @@ use eyelet_config::{
 };
 use eyelet_sys::interfaces::{self, local_ports};
 
-/// One warning for each address that is not of this host, and one for each upstream that has fewer
-/// local ports than connections are allowed.
+/// A warning for the addresses of a rule that are not of this host, and one for each upstream that
+/// has fewer local ports than connections are allowed.
 pub fn warnings(config: &Config) -> Vec<String> {
     warnings_for(config, local_ports(), interfaces::is_local)
 }
@@ -21,10 +21,10 @@ fn warnings_for(
     ports: Option<usize>,
     is_local: impl Fn(IpAddr) -> bool,
 ) -> Vec<String> {
-    let (mut foreign, mut short) = (BTreeSet::<IpAddr>::new(), BTreeSet::new());
+    let (mut foreign, mut short) = (BTreeSet::new(), BTreeSet::new());
     for rule in config.rules.iter() {
         let Some((balance, upstreams)) = dialled(rule.action) else { continue };
-        foreign.extend(balance.sources.iter().filter(|ip| !is_local(**ip)));
+        foreign.extend(foreign_of(&balance.sources, &is_local));
         // Only what the file says: few hosts reach the default.
         let (Some(ports), Some(max)) = (ports, config.limits.connections_max) else { continue };
         let enough: usize = upstreams.iter().map(|to| ports * sources(balance, to)).sum();
@@ -42,12 +42,22 @@ fn warnings_for(
             ));
         }
     }
-    let foreign = foreign.into_iter().map(|ip| {
-        format!(
-            "`source_addresses`: {ip} is no address of this host; until it is, the others serve"
-        )
-    });
-    foreign.chain(short).collect()
+    foreign.into_iter().chain(short).collect()
+}
+
+/// Says which of a rule's addresses are not of this host, and what follows. `None`: all are.
+fn foreign_of(sources: &[IpAddr], is_local: impl Fn(IpAddr) -> bool) -> Option<String> {
+    let foreign: Vec<IpAddr> = sources.iter().copied().filter(|ip| !is_local(*ip)).collect();
+    let (first, others) = foreign.split_first()?;
+    let which = match others.len() {
+        0 => format!("{first} is no address of this host"),
+        more => format!("{first} and {more} more are no addresses of this host"),
+    };
+    let follows = match foreign.len() < sources.len() {
+        true => "meanwhile the others serve",
+        false => "so no connection to the upstream can be made",
+    };
+    Some(format!("`source_addresses`: {which}; {follows}"))
 }
 
 /// Number of addresses that can dial this upstream.
@@ -125,8 +135,28 @@ mod tests {
                 assert!(said[0].contains(&format!("has {enough} local ports")), "{said:?}");
             }
         }
-        let far = said("", &format!("{one}\nsource_addresses = [\"127.0.0.8\", \"192.0.2.1\"]"));
-        assert_eq!(far.len(), 1);
-        assert!(far[0].contains("192.0.2.1 is no address of this host"), "{far:?}");
+    }
+
+    #[test]
+    fn addresses_of_others_are_said_once_with_what_follows() {
+        let others_serve = "meanwhile the others serve";
+        let none = "so no connection to the upstream can be made";
+        for (list, expected) in [
+            ("\"127.0.0.8\", \"127.0.0.9\"", None),
+            ("\"127.0.0.8\", \"192.0.2.1\"", Some(("192.0.2.1 is no address", others_serve))),
+            ("\"192.0.2.1\"", Some(("192.0.2.1 is no address of this host", none))),
+            ("\"198.51.100.0/24\"", Some(("198.51.100.1 and 253 more are no addresses", none))),
+            (
+                "\"198.51.100.0/24\", \"127.0.0.8\"",
+                Some(("198.51.100.1 and 253 more are no", others_serve)),
+            ),
+        ] {
+            let rule = format!("upstream = \"192.0.2.7:443\"\nsource_addresses = [{list}]");
+            let said = said("", &rule);
+            assert_eq!(said.len(), usize::from(expected.is_some()), "{list}: {said:?}");
+            if let Some((which, follows)) = expected {
+                assert!(said[0].contains(which) && said[0].ends_with(follows), "{list}: {said:?}");
+            }
+        }
     }
 }

@@ -100,9 +100,9 @@ impl Worker {
         self.begin_deciding(Accepted { listener, client, peer: peer.client() }, (flow, peer));
     }
 
-    /// Makes room for one more flow, where connections or descriptors are at their limit, or flows
-    /// that no server has answered: flows end that no server has answered, then the longest idle,
-    /// whichever worker has them.
+    /// Makes room for one more flow at the limit of connections, descriptors or unanswered flows.
+    /// Flows without an answer of their server end first, then the longest idle, on whichever
+    /// worker they are.
     fn make_flow_room(self: &Rc<Self>) -> bool {
         let Settings { connections_max, descriptors_max, .. } = self.settings.get();
         let process = &self.process;

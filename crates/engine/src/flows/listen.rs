@@ -15,9 +15,9 @@ use crate::worker::{ListenerSocket, Worker};
 const UNREAD: &str = "cannot read datagrams of a listener";
 
 impl Worker {
-    /// Reads from these sockets from now on. Those before that are not among them begin nothing
-    /// new, and end with their last flow; but one at the address of a wanted one goes on, because
-    /// the kernel gives it a share of the new clients as long as it is open (SO_REUSEPORT).
+    /// Reads from these sockets from now on. Sockets from before that are not among them begin no
+    /// flow, and end with their last one. One at the address of a wanted socket goes on: the kernel
+    /// gives it a share of the new clients (SO_REUSEPORT).
     pub(crate) fn listen_datagrams(&self, wanted: &[ListenerSocket]) {
         let mut sockets = self.flows.sockets.borrow_mut();
         for known in sockets.iter().flatten() {
@@ -87,8 +87,8 @@ impl Worker {
 
     /// Reads no more datagrams from the sockets in `kept`: another process does. With `moves_flows`
     /// their flows are to leave the worker, by [`Worker::leave_some_flows`], which keeps them until
-    /// the other process needs this one no more; otherwise they end by it. A socket that the other
-    /// process lacks at the address of one that it has is closed, and its flows end: the kernel
+    /// the other process needs this one no more; otherwise they end by it. Closes a socket that the
+    /// other process lacks, if that has another one at its address, and ends its flows. The kernel
     /// would give it a share of the new clients as long as it is open. Flows of other sockets go on
     /// here. Returns the other sockets for [`Worker::listen_datagrams`].
     pub(crate) fn leave_datagrams(

@@ -11,14 +11,19 @@ use eyelet_hold::{HoldDecision, Keep, QuestionFilter, Which, Who};
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
 use super::*;
-use crate::park::tests::parked;
-use crate::ready::CLIENT;
+use crate::park::tests::{parked, parked_with};
+use crate::ready::{CLIENT, READ};
 use crate::testing::{plain_program, worker};
 use crate::worker::{Handle, Program, Task};
-use eyelet_memory::budget::Counted;
-use eyelet_relay::Relay;
+use eyelet_memory::budget::{Account, Counted};
+use eyelet_memory::packed::PackedBytes;
+use eyelet_record::{Role as End13, Session, Suite};
+use eyelet_relay::terminate::Terminated;
+use eyelet_relay::{Flow, KeptExchanges, Relay};
 use eyelet_table::Slot;
+use eyelet_table::held_places::held_bytes;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End};
+use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
 
 const WAIT: Duration = Duration::from_secs(60);
 const ALLOW: HoldDecision = HoldDecision { verdict: HeldVerdict::Allow, by: HeldBy::Page };
@@ -45,6 +50,15 @@ impl Program for Rc<Noting> {
 
     fn task_bytes(&self, _: &Decided) -> usize {
         0
+    }
+
+    /// A state is the numbers of held streams and of responses.
+    fn resting_streams(&self, resting: KeptExchanges<'_>) -> StreamCounts {
+        let KeptExchanges::Streams(state) = resting else { panic!("it has streams") };
+        let (mut counts, numbers) = (StreamCounts::default(), state.whole());
+        counts.add(StreamKind::Held, numbers[0].into());
+        counts.add(StreamKind::Response, numbers[1].into());
+        counts
     }
 
     fn is_logging(&self) -> bool {
@@ -77,11 +91,24 @@ impl Scene {
         Self { worker, _program: program, noted, holds: Arc::default() }
     }
 
-    fn held(&self, name: &str) -> (Key, OwnedFd) {
+    fn place(&self, name: &str) -> HoldPlace {
         let key = HoldKey { rule: "ask".into(), name: name.into(), port: 443, request: None };
         let who = Who { client: [127, 0, 0, 1].into(), program: None, file: None };
-        let waiting = self.holds.ask(key, who, 500, 0).unwrap();
-        let question = HeldState::Waits(waiting);
+        self.holds.ask(key, who, 500, 0).unwrap()
+    }
+
+    /// A connection of HTTP/2 with so many held streams, and so many responses that rest.
+    fn with_streams(&self, held: u8, responses: u8) -> (Key, OwnedFd) {
+        let session = Session::tls13(End13::Server, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0);
+        let mut flow = Flow::default();
+        flow.keep_state(PackedBytes::own(&[held, responses]));
+        let holds = (0..held).map(|_| Some(self.place("a"))).collect();
+        let relay = Relay::Terminate(Terminated { session: session.unwrap(), flow });
+        parked_with(&self.worker, relay, holds)
+    }
+
+    fn held(&self, name: &str) -> (Key, OwnedFd) {
+        let question = HeldState::Waits(self.place(name));
         let held = HeldConnection::new(vec![22; 500].into(), None, WAIT, question);
         parked(&self.worker, Relay::Held(held))
     }
@@ -177,4 +204,34 @@ fn the_oldest_one_ends_when_memory_is_short() {
     assert!(shed_oldest(&scene.worker, Some(spared)));
     assert!(!shed_oldest(&scene.worker, Some(spared)));
     assert_eq!(scene.holds.held().0, 1);
+}
+
+/// A connection of which all streams wait goes by its age, as one that waits itself, also with a
+/// part of a record. One with a response that rests stays. The places of the streams are counted.
+#[test]
+fn a_connection_whose_streams_all_wait_ends_when_memory_is_short() {
+    let scene = Scene::new();
+    let used = || scene.worker.process.budget.used_by(Account::Connections);
+    let before = used();
+    let bytes = || scene.worker.counters.parked_bytes.value() as usize;
+    let mixed = scene.with_streams(1, 1);
+    let of_one = bytes();
+    let waits = scene.with_streams(2, 0);
+    assert_eq!(bytes() - of_one, of_one + held_bytes(2) - held_bytes(1));
+    let later = scene.held("b");
+    let places = held_bytes(1) + held_bytes(2);
+    assert!(used() >= before + places + 3 * size_of::<Slot>());
+    let mut client = std::os::unix::net::UnixStream::from(waits.1);
+    std::io::Write::write_all(&mut client, &[23, 3, 3]).unwrap();
+    scene.worker.table.borrow_mut().note(waits.0, CLIENT, READ);
+    wake(&scene.worker, waits.0);
+    for left in [2, 1] {
+        assert!(shed_oldest(&scene.worker, None));
+        assert_eq!(scene.holds.held().0, left);
+    }
+    assert!(!shed_oldest(&scene.worker, None), "a response goes on beside the last one");
+    assert_eq!(scene.worker.table.borrow().keys(), [mixed.0]);
+    let logged = scene.noted.logged.borrow();
+    assert!(logged.iter().map(|(id, _)| *id).eq([2, 3]), "{logged:?}");
+    drop((client, later));
 }

@@ -169,8 +169,8 @@ impl Worker {
     }
 
     /// Accepts what is queued, because closing a listener resets it, and closes the listeners.
-    /// These are still reset: connections that arrive after the last accept, those for which there
-    /// is no room, and those that are queued at `end`.
+    /// These are still reset: connections that arrive after the last accept, those without room,
+    /// and those that are queued at `end`.
     pub fn accept_last(self: &Rc<Self>, accepting: &mut Accepting, end: Instant) {
         self.count_drops(accepting);
         for index in 0..accepting.sockets.len() {

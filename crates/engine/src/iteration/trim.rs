@@ -16,9 +16,9 @@ const QUIET_TICKS: u32 = 10;
 impl Worker {
     /// Returns free memory to the kernel once a burst of connections is over: when half of the peak
     /// are gone, or when nothing came or went for [`QUIET_TICKS`]. Their tasks may end later, as
-    /// requests that wait come to rest, so it does so again when they have given back a third of
-    /// what was used. While memory is short it does so every [`QUIET_TICKS`]. Compressors that were
-    /// idle for so long are freed.
+    /// waiting requests come to rest. So it does this again when they have given back a third of
+    /// the used memory. While memory is short it does so every [`QUIET_TICKS`]. Compressors that
+    /// were idle for so long are freed.
     pub(super) fn give_memory_back(&self, program: &dyn Program, accepting: &mut Accepting) {
         let open = self.process.open.load(Relaxed);
         let mut burst = self.burst.get();

@@ -32,8 +32,8 @@ use eyelet_table::{Slot, SlotState};
 pub const CONNECTION_DESCRIPTORS: usize = 2;
 /// Connections that are placed in one iteration, in a fraction of a millisecond.
 pub(crate) const PLACED_AT_ONCE: usize = 32;
-/// Slots that a search looks at between two looks at the clock while it has found nothing: enough
-/// that the clock costs little beside them, and a small part of a batch's time.
+/// Slots that a search looks at between two looks at the clock, while it has found nothing. So many
+/// cost more than the clock, and little of a batch's time.
 const CLOCK_SLOTS: u32 = 1024;
 /// Before each state: its length in 4 bytes and the number of its sockets in 1, in big-endian
 /// order.
@@ -42,8 +42,7 @@ const PREFIX_BYTES: usize = 5;
 /// The last connection of a batch may be as large as one can be.
 const _: () = assert!(BATCH_BYTES + PREFIX_BYTES + MESSAGE_BYTES_MAX <= BODY_BYTES_MAX);
 
-/// A connection with all the further sockets that it may have fits a batch, if that is as large as
-/// it can be.
+/// The largest connection, with all its further sockets, fits a batch.
 const _: () = assert!(FURTHER_MAX < BATCH_DESCRIPTORS_MAX);
 
 /// Detached connections and their encoded form.

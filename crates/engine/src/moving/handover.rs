@@ -20,10 +20,11 @@ use eyelet_telemetry::reason::{Reason, Shed};
 use thiserror::Error;
 
 use crate::moving::room::Room;
-use crate::park;
-use crate::park::rest;
+use crate::park::place::Placed;
+use crate::park::{self, rest};
 use crate::worker::Worker;
 use eyelet_table::further::further_bytes;
+use eyelet_table::held_places::held_bytes;
 use eyelet_table::shared_streams::shared_bytes;
 use eyelet_table::{KeptStreams, Removed, Slot, SlotState};
 
@@ -40,9 +41,8 @@ pub type Detached = eyelet_handover::MovedConnection<Room>;
 /// The connections of a group, and its links.
 pub type Members = eyelet_handover::GroupMembers<Room>;
 
-/// Takes a parked connection with so many sockets at most out of its worker, which does not touch
-/// its sockets any more: they are registered nowhere, and nothing of it is counted except the bytes
-/// that it holds.
+/// Takes a parked connection with at most so many sockets out of its worker. The sockets are then
+/// registered nowhere, and only the bytes that it holds are still counted.
 ///
 /// # Errors
 /// Why it stays. Nothing has changed for its peers then, and it may be tried again.
@@ -68,14 +68,14 @@ pub(crate) fn take_out(
     let removed = worker.table.borrow_mut().remove_open(key)?;
     worker.uncount(&removed);
     worker.counters.handed_over.up();
-    let Removed { slot: Slot { client, upstream, .. }, further, streams } = removed;
+    let Removed { slot: Slot { client, upstream, .. }, further, streams, holds } = removed;
     let further = further.into_iter().filter_map(|further| further.socket).map(Arc::new).collect();
     let mut detached = Detached {
         client: Arc::new(client),
         upstream: upstream.map(Arc::new),
         further,
         streams: Vec::new(),
-        holds: worker.held_streams.borrow_mut().remove(&key).unwrap_or_default(),
+        holds,
         info,
         relay,
         rest,
@@ -226,9 +226,10 @@ pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
     let shared = u32::try_from(streams.len()).unwrap_or(u32::MAX);
     let owned = || {
         let further = further.into_iter().map(own).collect::<io::Result<_>>()?;
-        Ok::<_, io::Error>((own(client)?, upstream.map(own).transpose()?, further, shared))
+        let (client, upstream) = (own(client)?, upstream.map(own).transpose()?);
+        Ok::<_, io::Error>(Placed { client, upstream, further, shared, holds })
     };
-    let Ok(sockets) = owned() else {
+    let Ok(placed) = owned() else {
         tracing::error!("internal error: one connection is closed");
         return None;
     };
@@ -237,7 +238,7 @@ pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
             worker.counters.taken_over.up();
             info.follow_clock(IMPORT_UNIX_MS, worker.now_unix_ms());
             if let Some(program) = worker.program() {
-                let upstreams = sockets.1.iter().chain(&sockets.2).map(AsFd::as_fd);
+                let upstreams = placed.upstream.iter().chain(&placed.further).map(AsFd::as_fd);
                 program.taken_over(&mut info, &mut relay, &upstreams.collect::<Vec<_>>());
             }
         }
@@ -246,10 +247,7 @@ pub(crate) fn place(worker: &Rc<Worker>, detached: Detached) -> Option<Key> {
     }
     // From here on the slot counts it.
     drop(counted);
-    let key = park::place(worker, sockets, info, relay, rest);
-    if !holds.is_empty() {
-        worker.held_streams.borrow_mut().insert(key, holds);
-    }
+    let key = park::place::place(worker, placed, info, relay, rest);
     drop(room);
     Some(key)
 }
@@ -259,7 +257,9 @@ fn has_room(worker: &Worker, detached: &mut Detached) -> bool {
     let settings = worker.settings.get();
     let process = &worker.process;
     let descriptors = detached.sockets().count();
-    let beside = further_bytes(detached.further.len()) + shared_bytes(detached.streams.len());
+    let holds = held_bytes(worker.held_on(&detached.relay) as usize);
+    let streams = shared_bytes(detached.streams.len());
+    let beside = further_bytes(detached.further.len()) + streams + holds;
     let bytes = worker.table.borrow().next_entry_bytes() + beside + detached.held_bytes();
     process.open.load(Relaxed) < settings.connections_max
         && process.descriptors.load(Relaxed) + descriptors <= settings.descriptors_max

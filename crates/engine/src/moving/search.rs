@@ -56,7 +56,7 @@ const ROUSED_MAX: usize = BATCH_DESCRIPTORS_MAX / CONNECTION_DESCRIPTORS;
 /// A retired worker tells its active connections to rest once in so long. Who always moves bytes
 /// would otherwise stay in this process, and end with it.
 const ROUSED_AGAIN: Duration = Duration::from_secs(10);
-/// The time for which they then rest as soon as they can.
+/// The time for which connections then rest as soon as they can.
 const AWAITED: Duration = Duration::from_secs(1);
 /// Slots that are looked at for them at once.
 const ROUSED_SLOTS: u32 = 4096;

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use eyelet_hold::HeldStreams;
+use eyelet_hold::HoldPlace;
 use eyelet_memory::slab::Key;
-use eyelet_relay::Relay;
 use eyelet_relay::held::{HeldConnection, HeldState};
 use eyelet_relay::terminate::final_records;
+use eyelet_relay::{Flow, Relay};
 use eyelet_telemetry::info::{AskedBy, ConnectionInfo, End, Parked};
+use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_wire::socks::Reply;
 
 use crate::socket;
@@ -69,18 +70,27 @@ pub(super) fn is_over(relay: &Relay) -> bool {
     matches!(relay, Relay::Held(held) if held.is_over())
 }
 
+/// True if nothing of a connection goes on before a verdict comes: it is held, or so are all of its
+/// streams. It is ended for others as such a one.
+pub(crate) fn waits_for_verdicts(worker: &Worker, relay: &Relay) -> bool {
+    let has_streams = || relay.served_flow().is_some_and(Flow::has_streams);
+    is_held(relay)
+        || has_streams() && {
+            let streams = worker.resting_streams(relay);
+            let held = streams.of(StreamKind::Held);
+            held > 0 && held == streams.all()
+        }
+}
+
 /// True if one of these streams has something to do: it has its verdict, or has to ask anew.
-pub(crate) fn are_over(streams: &HeldStreams) -> bool {
+pub(crate) fn are_over(streams: &[Option<HoldPlace>]) -> bool {
     streams.iter().any(|place| place.as_ref().is_none_or(|place| place.decision().is_some()))
 }
 
 /// True if something has come for what rests on a parked connection, or a held stream of it has
 /// something to do.
-pub(super) fn is_called(worker: &Worker, table: &ConnectionTable, key: Key) -> bool {
-    let streams = worker.held_streams.borrow();
-    // Most workers have none.
-    let is_over = !streams.is_empty() && streams.get(&key).is_some_and(are_over);
-    is_over || table.is_called(key)
+pub(super) fn is_called(table: &ConnectionTable, key: Key) -> bool {
+    are_over(table.holds(key)) || table.is_called(key)
 }
 
 /// Has the program find the question of a connection that comes from another process.
@@ -108,6 +118,16 @@ pub(crate) fn held_at<'a>(
             Some(held)
         }
         _ => None,
+    }
+}
+
+/// True if the connection of a position waits for verdicts, unless the position is stale.
+pub(crate) fn waits_at(worker: &Worker, table: &mut ConnectionTable, at: &ShedPosition) -> bool {
+    match table.slot(at.key) {
+        Some(Slot { position, state: SlotState::Parked { relay, .. }, .. }) => {
+            *position == at.position && waits_for_verdicts(worker, relay)
+        }
+        _ => false,
     }
 }
 

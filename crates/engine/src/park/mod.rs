@@ -2,27 +2,22 @@
 //! bytes without a task. Also how a parked connection ends, and how a client lingers.
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eyelet_sys::epoll::ENDED;
-use eyelet_sys::memory::blocks::long_any;
 
 use self::rest::{SETTLE, idle_for, idle_timeout};
 use self::resting::{goes_on_until, has_room_to_wake, wake_bytes};
 use crate::ready::{CLIENT, READ, UPSTREAM, WRITE};
 use crate::socket;
 use crate::worker::{Handle, Worker};
-use eyelet_handover::IdleState;
 use eyelet_memory::budget::{ACTIVE_BYTES, Account, Counted};
 use eyelet_memory::slab::Key;
 use eyelet_record::alert::CLOSE_NOTIFY;
 use eyelet_relay::{Progress, Relay, Sockets};
-use eyelet_table::further::further_bytes;
 use eyelet_table::queues::{self, IdleKind};
-use eyelet_table::shared_streams::shared_bytes;
 use eyelet_table::{EndCause, Phase, Slot, SlotState, open_sockets};
 use eyelet_telemetry::info::{ConnectionInfo, End, Parked};
 use eyelet_telemetry::labels::Labels;
@@ -50,9 +45,8 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
     let is_quiet = relay.flow().held_bytes() == 0;
     let rests = {
         let mut table = worker.table.borrow_mut();
-        let further = table.stream_bytes(active.key());
-        let has_held = worker.held_streams.borrow().contains_key(&active.key());
-        relay.flow().set_has_streams(further > 0 || has_held);
+        let beside = table.stream_bytes(active.key());
+        relay.flow().set_has_streams(beside > 0);
         let Some(slot) = table.slot(active.key()) else { return };
         if slot.upstream.is_none() {
             worker.uses_descriptors(-1);
@@ -60,10 +54,10 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         worker.process.budget.give(Account::Connections, slot.active_bytes());
         let rests = is_quiet && !slot.ready.readable() && matches!(relay, Relay::Splice(_));
         let mut info = info.take().park(&mut worker.shared.borrow_mut());
-        worker.count_parked(&info, &mut relay, further);
+        worker.count_parked(&info, &mut relay, beside);
         let wait = rest::wait_of(active, (&mut info, &mut relay), &table);
         let Some(slot) = table.slot(active.key()) else { return };
-        if matches!(relay, Relay::Held(_)) {
+        if held::waits_for_verdicts(worker, &relay) {
             queues::queue(&worker.shedding.held, active.key(), &mut slot.position);
         }
         worker.set_state(&mut slot.state, SlotState::Parked { info, relay });
@@ -75,46 +69,6 @@ pub fn park(active: &Handle, info: &mut ConnectionInfo, mut relay: Relay) {
         wake(worker, active.key());
     }
     register(worker, active.key());
-}
-
-/// The sockets of a connection that was parked elsewhere: its client's, its upstream's or further
-/// ones, and the number of its shared streams, which have none.
-pub(crate) type PlacedSockets = (OwnedFd, Option<OwnedFd>, Vec<OwnedFd>, u32);
-
-/// Parks a connection that was parked elsewhere. The caller registers and wakes it, and puts its
-/// shared streams in their place.
-pub(crate) fn place(
-    worker: &Rc<Worker>,
-    (client, upstream, further, shared): PlacedSockets,
-    info: ConnectionInfo,
-    mut relay: Relay,
-    rest: IdleState,
-) -> Key {
-    held::ask_again(worker, &info, &mut relay);
-    let is_held = matches!(relay, Relay::Held(_));
-    let further_bytes = further_bytes(further.len()) + shared_bytes(shared as usize);
-    let has_held = worker.held_on(&relay) > 0;
-    relay.flow().set_has_streams(further_bytes > 0 || has_held);
-    let mut info = info.park(&mut worker.shared.borrow_mut());
-    if rest.is_settled {
-        info.settle();
-    }
-    worker.process.open.fetch_add(1, Relaxed);
-    worker.uses_descriptors(1 + isize::from(upstream.is_some()) + further.len().cast_signed());
-    worker.counters.connections.up();
-    worker.count_parked(&info, &mut relay, further_bytes);
-    let mut table = worker.table.borrow_mut();
-    let wait = idle_for(worker, &mut relay, rest.is_settled);
-    let state = SlotState::Parked { info, relay };
-    let key = table.insert_parked(client, (upstream, further), state);
-    if let Some(slot) = table.slot(key).filter(|_| is_held) {
-        queues::queue(&worker.shedding.held, key, &mut slot.position);
-    }
-    if shared > 0 {
-        table.give_streams(key, shared, long_any(()));
-    }
-    table.due_in(key, rest.left(wait, key));
-    key
 }
 
 /// Registers the sockets that must be waited for, if they are not registered yet.
@@ -135,7 +89,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
         return worker.run_queue.push_next_tick(key);
     }
     let mut table = worker.table.borrow_mut();
-    let is_called = held::is_called(worker, &table, key);
+    let is_called = held::is_called(&table, key);
     let (now, beside) = (table.now(), table.stream_bytes(key));
     let Some(Slot { client, upstream, ready, state, position, .. }) = table.slot(key) else {
         return;
@@ -275,7 +229,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
     let (source, task_bytes) = {
         let mut table = worker.table.borrow_mut();
         let streams = resting::streams(&mut table, key);
-        let is_called = held::is_called(worker, &table, key);
+        let is_called = held::is_called(&table, key);
         let Some(Slot { client, upstream, ready, state, .. }) = table.slot(key) else {
             return false;
         };
@@ -315,7 +269,7 @@ fn is_to_wait(worker: &Rc<Worker>, key: Key) -> bool {
 /// Queues a connection as half-open if it holds a request, or a part of one, that is not served.
 /// One that is held has a queue of its own.
 fn note_waiting(worker: &Worker, key: Key, position: &mut u16, relay: &mut Relay) {
-    if !held::is_held(relay) && relay.flow().begins_to_wait() {
+    if !held::waits_for_verdicts(worker, relay) && relay.flow().begins_to_wait() {
         queues::queue(&worker.shedding.half_open, key, position);
     }
 }
@@ -328,8 +282,7 @@ pub fn waits(slot: &mut Slot) -> bool {
     }
 }
 
-/// True if a client that has ended its stream sent less than a message before that: a close_notify
-/// at most.
+/// True if a client that has ended its stream sent at most a close_notify before.
 fn says_no_more(client: &impl AsFd) -> bool {
     let mut unread = [0; MESSAGE_BYTES_MIN];
     // The wake's own read reports an error.
@@ -386,7 +339,7 @@ fn end_parked(worker: &Rc<Worker>, key: Key, end: &End, last: Last) {
     let bytes = table.stream_bytes(key);
     let further = table.take_further(key);
     let streams = table.take_streams(key);
-    let holds = worker.held_streams.borrow_mut().remove(&key);
+    let holds = table.take_holds(key);
     worker.uses_descriptors(-open_sockets(&further).cast_signed());
     let Some(Slot { client, upstream, state, .. }) = table.slot(key) else { return };
     // Taken out first: if the rest panics, nothing is uncounted twice.
@@ -563,8 +516,8 @@ pub fn shed(worker: &Rc<Worker>, key: Key, kind: IdleKind) -> bool {
             return false;
         };
         let has_state = relay.flow().is_between_requests();
-        if held::is_held(relay) || !relay.flow().is_quiet() || has_state != (kind < IdleKind::Plain)
-        {
+        let is_other = has_state != (kind < IdleKind::Plain);
+        if is_other || !relay.flow().is_quiet() || held::waits_for_verdicts(worker, relay) {
             return false;
         }
     }
@@ -691,6 +644,7 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
 }
 
 pub(crate) mod held;
+pub(crate) mod place;
 pub(crate) mod rest;
 mod resting;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::worker::{Handle, Settings, Worker};
 use eyelet_relay::{Flow, Relay};
 use eyelet_table::{ConnectionTable, SlotState};
 
-/// The time for which a connection is parked until it counts as settled. Most connections of a busy
+/// A connection counts as settled once it has been parked for so long. Most connections of a busy
 /// edge are over by then, and never pay for what only long ones need, such as keepalive.
 pub(crate) const SETTLE: Duration = Duration::from_secs(2);
 

@@ -1,5 +1,5 @@
-//! Exchanges that rest on parked connections: the memory that they need to go on, and how they end
-//! where they are, for which none is needed.
+//! Exchanges that rest on parked connections. To end one where it is needs no memory; to go on
+//! needs some.
 
 use std::os::fd::AsFd;
 
@@ -14,8 +14,8 @@ use eyelet_table::{ConnectionTable, EndCause, SlotState};
 use eyelet_telemetry::info::{End, Parked};
 use eyelet_telemetry::reason::Reason;
 
-/// Bytes of a stream that rests on beside a connection that is served: its state, and its exchange
-/// as it was parked. The connection counts them as they are.
+/// Bytes of a stream that rests on beside served ones: its state, and its parked exchange. The
+/// connection counts them as they are.
 const RESTING_STREAM_BYTES: usize = 1 << 10;
 
 /// The streams of a connection that rest with upstreams beside it: further sockets, and streams of
@@ -81,7 +81,7 @@ pub(super) fn goes_on_until(worker: &Worker, key: Key, reason: &Reason) -> Optio
     (!worker.is_cutting() && has_room_to_wake(worker, key)).then_some(cause)
 }
 
-/// Has the program write the access lines of the exchanges that rest on a connection that ends.
+/// Has the program write the access lines of the resting exchanges of a connection that ends.
 pub(super) fn end_resting(worker: &Worker, info: &Parked, relay: &Relay, end: &End) {
     let resting = relay.served_flow().and_then(Flow::resting);
     if let (Some(resting), Some(program)) = (resting, worker.program()) {

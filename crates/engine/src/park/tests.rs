@@ -1,12 +1,15 @@
 //! Tests of parking, and parked connections for those of others.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
 use crate::ready::SIDES;
 use crate::testing::{plain_program, worker};
 use crate::worker::{Program, Task};
+use eyelet_hold::HeldStreams;
 use eyelet_memory::packed::PackedBytes;
 use eyelet_record::{Keys, Role as End13, Session, Suite};
 use eyelet_relay::splice::Spliced;
@@ -95,18 +98,29 @@ fn with_state_and_client(worker: &Rc<Worker>, state: PackedBytes) -> (Key, Owned
 
 /// Parks a connection. Returns its client, too.
 pub(crate) fn parked(worker: &Rc<Worker>, relay: Relay) -> (Key, OwnedFd) {
-    let info = worker.info(0, ([127, 0, 0, 1], 5000).into());
-    parked_as(worker, info, relay)
+    parked_with(worker, relay, Vec::new())
 }
 
-fn parked_as(worker: &Rc<Worker>, mut info: ConnectionInfo, relay: Relay) -> (Key, OwnedFd) {
+/// A parked connection with held streams.
+pub(crate) fn parked_with(worker: &Rc<Worker>, relay: Relay, holds: HeldStreams) -> (Key, OwnedFd) {
+    let info = worker.info(0, ([127, 0, 0, 1], 5000).into());
+    parked_as(worker, info, (relay, holds))
+}
+
+fn parked_as(
+    worker: &Rc<Worker>,
+    mut info: ConnectionInfo,
+    (relay, holds): (Relay, HeldStreams),
+) -> (Key, OwnedFd) {
     let (client, peer) = eyelet_sys::socket::pair().unwrap();
     let key = worker.table.borrow_mut().insert(client, false);
     worker.process.open.fetch_add(1, Relaxed);
     worker.uses_descriptors(2);
     worker.process.budget.take(Account::Connections, ACTIVE_BYTES);
     worker.counters.connections.up();
-    park(&Handle::new(worker.clone(), key), &mut info, relay);
+    let handle = Handle::new(worker.clone(), key);
+    handle.give_holds(holds);
+    park(&handle, &mut info, relay);
     (key, peer)
 }
 
@@ -172,7 +186,7 @@ fn facts_that_nobody_else_has_are_charged_to_their_source() {
         let leaf = vec![nth; EACH_BYTES].into_boxed_slice();
         info.decided.client_certificate = Some(Arc::new(leaf));
         let spliced = Spliced::new(Flow::default(), &mut Decided::default());
-        parked_as(&worker, info, Relay::Splice(spliced)).0
+        parked_as(&worker, info, (Relay::Splice(spliced), Vec::new())).0
     });
     assert!(worker.shedding.sources.is_over_share(own));
     abandon(&worker, keys[0]);

@@ -46,8 +46,8 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// Returns the time for which a settled connection counts as idle, 10 s after its last byte,
-    /// and the time until its deadline. The timeout was changed in between.
+    /// Returns the idle time of a settled connection (10 s after its last byte), and the time until
+    /// its deadline. The timeout was changed in between.
     fn idle(before: Duration, after: Duration) -> [Duration; 2] {
         let worker = worker();
         let with = |idle_timeout| Settings { idle_timeout, ..worker.settings.get() };

@@ -61,7 +61,7 @@ impl Worker {
                 (false, true) => IdleKind::Plain,
                 (false, false) => return false,
             };
-            relay.flow().is_quiet() && !park::held::is_held(relay)
+            relay.flow().is_quiet() && !park::held::waits_for_verdicts(self, relay)
         });
         // The nearest deadline is the longest idleness. It is sorted last, because `pop_if` takes
         // the last.

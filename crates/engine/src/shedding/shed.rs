@@ -1,11 +1,10 @@
-//! Load shedding: it ends connections when memory is short. The order is fixed. First half-open
-//! connections that hold much, by age; then the other half-open ones by age; then HTTP/2 ones
-//! without a stream that have a task, longest idle first; then those that are held until somebody
-//! decides, by age; then parked HTTP/2 ones; then new ones of sources over their share; then other
-//! new ones. For a new one of a source that has much, small half-open ones end only where their
-//! source is crowded, and held ones stay; the others end as for all. Other
-//! parked connections that hold nothing stay, unless `shed_idle` is set. Those that hold bytes for
-//! a slow peer end after three seconds.
+//! Load shedding: it ends connections when memory is short. The order is fixed. The order:
+//! half-open connections that hold much, the oldest first; the other half-open ones, the oldest
+//! first; HTTP/2 ones without a stream that have a task, the longest idle first; held ones, the
+//! oldest first; parked HTTP/2 ones; new ones of sources over their share; other new ones. For a
+//! new one of a source that has much, small half-open ones end only where their source is crowded,
+//! and held ones stay; the others end as for all. Other parked connections that hold nothing stay,
+//! unless `shed_idle` is set. Those that hold bytes for a slow peer end after three seconds.
 
 use std::collections::hash_map::Entry as Tasks;
 use std::net::{IpAddr, SocketAddr};

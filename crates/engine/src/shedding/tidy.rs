@@ -36,7 +36,7 @@ impl Worker {
         let mut positions = queue.positions.borrow_mut();
         if positions.len() >= least.max(2 * queue.kept.get()) {
             let mut table = self.table.borrow_mut();
-            positions.retain(|at| park::held::held_at(&mut table, at).is_some());
+            positions.retain(|at| park::held::waits_at(self, &mut table, at));
             queue.kept.set(positions.len());
             let kept = positions.len();
             positions.shrink_to(2 * kept);

@@ -49,13 +49,7 @@ impl From<io::Error> for WaitError {
 impl Handle {
     /// Sets the deadline of all waits from now on, also after an earlier deadline has passed.
     pub fn due_in(&self, wait: Duration) {
-        let mut table = self.worker.table.borrow_mut();
-        table.due_in(self.key, wait);
-        if let Some(SlotState::Active { is_late, .. }) =
-            table.slot(self.key).map(|slot| &mut slot.state)
-        {
-            *is_late = false;
-        }
+        self.worker.table.borrow_mut().due_in(self.key, wait);
     }
 
     /// Notes what a list of connections shows of this one.
@@ -436,14 +430,12 @@ impl Handle {
     /// Gives the connection the places of its held streams before it is parked. It wakes when one
     /// of them has its verdict. They are dropped when it ends.
     pub fn give_holds(&self, holds: HeldStreams) {
-        if !holds.is_empty() {
-            self.worker.held_streams.borrow_mut().insert(self.key, holds);
-        }
+        self.worker.table.borrow_mut().give_holds(self.key, holds);
     }
 
     /// Takes the places of its held streams, in the order in which they were given.
     pub fn take_holds(&self) -> HeldStreams {
-        self.worker.held_streams.borrow_mut().remove(&self.key).unwrap_or_default()
+        self.worker.table.borrow_mut().take_holds(self.key)
     }
 
     /// Makes a socket that connected at once the upstream.

@@ -2,7 +2,6 @@
 //! event loop calls the program.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -14,9 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use eyelet_hold::{HeldStreams, HoldKey, HoldPlace};
+use eyelet_hold::{HoldKey, HoldPlace};
 use eyelet_sys::waker;
-use foldhash::fast::RandomState;
 
 use crate::departure::Departure;
 use crate::links::{AttachedStreams, DetachedLink, DetachedLinks, Partners, StreamRef};
@@ -202,8 +200,8 @@ pub trait Program {
         None
     }
 
-    /// True if this program reads the links of a group that comes from another process, and their
-    /// streams are those of what rests on its connections.
+    /// True if this program reads the links of a group from another process, and their streams
+    /// belong to exchanges that rest on its connections.
     fn reads_links(
         &self,
         _links: &[DetachedLink],
@@ -312,8 +310,6 @@ pub struct Worker {
     pub clock: Clock,
     /// Flows of QUIC.
     pub(crate) flows: WorkerFlows,
-    /// The places of held streams of parked connections.
-    pub(crate) held_streams: RefCell<HashMap<Key, HeldStreams, RandomState>>,
 }
 
 impl Worker {
@@ -349,7 +345,6 @@ impl Worker {
             counting_waker: waker::counting_waker(),
             clock: Clock::new(),
             flows,
-            held_streams: RefCell::default(),
         })
     }
 
@@ -423,8 +418,8 @@ impl Worker {
         if burst.scarce_ticks > 0 { REST_AFTER_SCARCE } else { REST_AFTER }
     }
 
-    /// True if a connection serves nothing new: it ends after what it serves now. One of HTTP/1.1
-    /// moves to the process that has replaced this one as soon as it rests, while that is there.
+    /// True if a connection serves nothing new: it ends after what it serves now. An HTTP/1.1 one
+    /// moves to the process that has replaced this one as soon as it rests.
     pub fn begins_nothing(&self, is_http2: bool) -> bool {
         self.is_draining() || self.is_retired() && (is_http2 || !self.is_leaving())
     }
@@ -494,8 +489,8 @@ impl Handle {
         Self { worker, key, released, idle_since, is_unused }
     }
 
-    /// Notes that its task did nothing that counts as use: when it is parked, it has been idle
-    /// since before its task woke.
+    /// Notes that its task has not used it: when it is parked, it counts as idle since before its
+    /// task woke.
     pub fn stays_idle(&self) {
         self.is_unused.set(true);
     }

@@ -41,8 +41,8 @@ const ROWS: usize = 2;
 const CELLS: usize = 512;
 /// A source is over its share when it holds more than this many times the others' average.
 const SHARE: u64 = 2;
-/// A source that holds this part of a worker's part of the budget has much, whatever others hold:
-/// one that is alone, or as many alike, have no share to exceed.
+/// The part of a worker's budget from which a source has much, whatever others hold. A source that
+/// is alone, or one of many alike, has no share to exceed.
 const MUCH_PART: usize = 32;
 /// But never with so few connections: the least budget on many workers has small parts.
 const MUCH_WEIGHT_MIN: u64 = 32;

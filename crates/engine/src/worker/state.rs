@@ -43,8 +43,8 @@ pub(crate) struct SheddingState {
 pub(crate) struct MovingState {
     /// True if its connections leave for another process.
     pub is_leaving: Cell<bool>,
-    /// True if connections rest as soon as they can, to leave: while some are told so, then until
-    /// the worker retires, and later once in a while.
+    /// True if connections rest as soon as they can, to leave: while an order says so, then until
+    /// the worker retires, and later from time to time.
     pub is_awaited: Cell<bool>,
     /// Connections of groups that are too large to leave.
     pub large: RefCell<LargeGroups>,

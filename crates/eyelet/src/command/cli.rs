@@ -29,7 +29,7 @@ use eyelet_top::TopArgs;
 const AFTER_HELP: &str = "Start with `eyelet demo`, or `eyelet run -- node server.js`. \
     docs/configuration.md lists every key of FILE.";
 
-/// A TLS edge: peeks at the ClientHello, decides by rules, then splices, terminates or refuses.
+/// TLS reverse proxy and egress allowlist: rules decide by the name in a client's first message.
 #[derive(Debug, Parser)]
 #[command(name = "eyelet", version, about, max_term_width = 100)]
 #[command(after_help = AFTER_HELP)]
@@ -59,7 +59,7 @@ enum Command {
         /// The configuration
         file: PathBuf,
     },
-    /// Have the process that serves FILE read it again
+    /// Read FILE again in the process that serves it, without ending connections
     ///
     /// The file is checked in full first; a mistake changes nothing. Exit status: 0 when the new
     /// configuration serves, 1 if no process serves FILE, or more than one, or it cannot, 2 if FILE
@@ -68,7 +68,7 @@ enum Command {
         /// The configuration
         file: PathBuf,
     },
-    /// Hand everything over from the process that serves FILE to a new program
+    /// Replace the program of the process that serves FILE, and keep its connections
     ///
     /// The process starts the program, which reads FILE. Then it hands over its listening sockets
     /// and its connections. Exit status: 0 when the new process serves, 1 if no process serves
@@ -81,11 +81,10 @@ enum Command {
         #[arg(long, value_name = "NEW")]
         binary: Option<PathBuf>,
     },
-    /// Show which connections and requests are held, and decide about them
+    /// Show connections and requests that wait for a decision, and decide
     ///
-    /// A rule with `action = "hold"` lets a connection wait until somebody decides. Without
-    /// --config all edges and sandboxes of this user are asked. Exit status: 0, or 1 if no process
-    /// answers, or nobody waits for that name any more.
+    /// They wait by a rule with `action = "hold"`, or by `eyelet sandbox --ask`. Exit status: 0, or
+    /// 1 if no process answers, or nobody waits for that name any more.
     Held(held::HeldArgs),
     /// Show which rule of FILE decides a connection, and why no earlier rule does
     Explain(Box<explain::ExplainArgs>),
@@ -118,10 +117,10 @@ enum Command {
     },
     /// Run a command whose only way out is a list of names
     ///
-    /// Needs no root, no firewall rules and no proxy variables: the command gets a network of its
-    /// own, in which every address leads to Eyelet, which looks names up when they are dialled. A
-    /// program that says a false name reaches the owner of that name. Exit status: that of the
-    /// command; 125 if it was not started, 126 or 127 if it cannot be run.
+    /// Needs no root, no firewall rules and no proxy variables. The command gets a network of its
+    /// own, in which every address leads to Eyelet. Eyelet looks up names on the list when they are
+    /// dialled, and refuses others. Exit status: that of the command; 125 if it was not started,
+    /// 126 or 127 if it cannot be run.
     Sandbox(Box<sandbox::SandboxArgs>),
     /// Make a list for a sandbox from access logs
     ///
@@ -134,7 +133,7 @@ enum Command {
     /// Print the DNS records for wildcards, or change the account's key
     #[command(subcommand)]
     Acme(AcmeCommand),
-    /// Show who trusts the local certificate authority; install it, or remove it
+    /// Show which programs trust the local certificate authority; install it, or remove it
     ///
     /// Exit status of --install and --remove: 0, or 1 if something is left to be done, such as by
     /// root. Without a flag it is 0.
@@ -168,7 +167,7 @@ enum Command {
 /// Subcommands of `eyelet acme`.
 #[derive(Debug, Subcommand)]
 enum AcmeCommand {
-    /// Have the account of the process that serves FILE get another key
+    /// Give the ACME account of the process that serves FILE another key
     ///
     /// Certificates and their keys stay. The new key is stored before the ACME server is told, so a
     /// crash loses no account. Exit status: 0 when the account has the new key, 1 if no process
@@ -179,9 +178,9 @@ enum AcmeCommand {
     },
     /// Print the DNS records with which the ACME server validates wildcards of FILE
     ///
-    /// A record is a line of a zone file. Its comment says what the DNS has now. It stays, and has
-    /// the account of the process that serves FILE. Exit status: 0, or 1 if no process serves FILE,
-    /// or it orders no wildcard, or the server cannot be used.
+    /// Add each to its zone, once. It names the account of the process that serves FILE, and its
+    /// comment says if the DNS has it now. Exit status: 0, or 1 if no process serves FILE, or it
+    /// orders no wildcard, or the server cannot be used.
     Record {
         /// The configuration
         file: PathBuf,

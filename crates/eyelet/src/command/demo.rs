@@ -26,7 +26,7 @@ pub struct DemoArgs {
     /// End after this time with a summary, for scripts: 5s, 1m
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub exit_after: Option<Duration>,
-    /// The page's port on 127.0.0.1, with 0 the kernel chooses; by default 8443 or the next free
+    /// The page's port on 127.0.0.1; by default 8443 or the next free one; 0: any
     #[arg(long)]
     pub port: Option<u16>,
     /// Be the clients that the page parks

@@ -49,7 +49,7 @@ const FIND_LOCALHOST: &str = "sudo apt install libnss-myhostname    # all names 
 #[derive(Args, Clone, Debug)]
 pub struct DoctorArgs {
     /// The name that must lead to this machine; by default that of a project in this folder
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = run::host)]
     pub name: Option<String>,
     /// The folder of the local authority; by default the user's own
     #[arg(long, value_name = "DIR")]

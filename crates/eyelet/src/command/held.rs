@@ -13,7 +13,7 @@ use eyelet_process::control::{self, NarrowedVerdict};
 /// Arguments of `eyelet held`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct HeldArgs {
-    /// The configuration of the edge that is asked; by default all of this user's
+    /// Ask the edge of this configuration only; by default all edges and sandboxes of this user
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
     #[command(subcommand)]

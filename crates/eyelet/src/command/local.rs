@@ -27,7 +27,7 @@ pub struct TrustArgs {
     /// The folder of the authority, as `[local] folder`; by default the user's own
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
-    /// Make one that may also sign this name and all below it, or this network
+    /// Make an authority that may also sign this name and all below it, or this network
     #[arg(long, value_name = "NAME")]
     pub permit: Vec<String>,
 }
@@ -41,7 +41,7 @@ pub struct CertArgs {
     /// Write the files here
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
-    /// The days for which it is valid
+    /// Days until it expires
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=397))]
     pub days: u32,
     /// The folder of the authority, as `[local] folder`; by default the user's own

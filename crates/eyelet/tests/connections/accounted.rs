@@ -1,5 +1,5 @@
-//! `/memory` in each state of load: its kinds sum up to the process's anonymous memory, what a load
-//! holds is of the kind that is its own, and hardly any of it is of no kind.
+//! `/memory` in each state of load: its kinds sum up to the process's anonymous memory, each load
+//! appears in its own kind, and hardly any byte is in none.
 
 use std::io::Write;
 use std::net::TcpStream;

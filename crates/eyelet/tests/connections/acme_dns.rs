@@ -1,12 +1,14 @@
 //! Wildcards from a real ACME server: validated by a DNS record that stays (DNS-PERSIST-01), or by
-//! one that the operator's command makes (DNS-01).
+//! one that the operator's command makes (DNS-01). And servers that are none.
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::acme::{HANDSHAKE_FAILURE, World, open, serial};
 use crate::support::client::alert_in;
 use crate::support::dns::{ANY, Dns, Says};
-use crate::support::{Edge, Said, edge, need, output, until};
+use crate::support::pki::Kind;
+use crate::support::{Edge, Pki, Said, Upstream, edge, need, output, until};
 
 const RULE: &str = "sni = \"*.app.test\"";
 const RECORD: &str = "_validation-persist.app.test";
@@ -172,4 +174,33 @@ fn a_hook_that_fails_is_logged_with_its_output() {
     edge.wait_log("hook (set) has failed: exit status: 7: no token: mend the command `dns_hook`");
     assert_eq!(world.pebble.issued(), 0);
     drop(edge);
+}
+
+/// One has the certificate of another server, and one speaks no TLS.
+#[test]
+fn what_is_no_acme_server_is_said_in_words() {
+    let pki = Pki::new();
+    let leaf = pki.server("other", &["other.test"], Kind::P256);
+    let other = Upstream::tls(leaf, |tls| _ = tls.read(&mut [0; 64]));
+    let plain = Upstream::serve(|mut stream| {
+        let _ = stream.read(&mut [0; 1024]);
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+    });
+    for (address, said) in [
+        (
+            other.address,
+            "not valid for name \"127.0.0.1\"; it is for other.test: set `ca` in [acme]",
+        ),
+        (plain.address, "the ACME server cannot be used: the server speaks no TLS: see that"),
+    ] {
+        let config = format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\n\
+             [[rule]]\nsni = \"a.test\"\naction = \"terminate\"\ncertificate = \"acme\"\n\
+             upstream = \"tcp://127.0.0.1:1\"\n\
+             [acme]\ndirectory = \"https://{address}/dir\"\nterms_agreed = true\n\
+             folder = \"acme\"\nca = \"ca.pem\"\n"
+        );
+        let edge = Edge::start_whole(&pki.folder, &config, |_| ());
+        edge.wait_log(said);
+    }
 }

@@ -1,6 +1,5 @@
-//! Names that are resolved to be dialled and to be checked: which are accepted, whose records
-//! count, how many aliases are followed, what a slow resolver, a crowd of names and a greedy client
-//! cost. The resolvers are scripted.
+//! Names that are resolved to be dialled and to be checked: accepted names, records that count,
+//! aliases, slow resolvers, crowds of names, and a greedy client. The resolvers are scripted.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -42,8 +41,8 @@ fn by_name(folder: &Folder, dns: &Dns, origin: &Upstream, more: &str) -> Edge {
     Edge::start_whole(folder, &rules, |_| ())
 }
 
-/// An edge that lets through who is on his way to an address of the name in his hello, and whose
-/// clients come with a PROXY header that says where.
+/// An edge that passes clients whose destination is an address of the name in their hello. A PROXY
+/// header names the destination.
 fn by_evidence(folder: &Folder, dns: &Dns, evidence: &str, more: &str) -> Edge {
     let rules = format!(
         "workers = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
@@ -290,7 +289,7 @@ const HELD_MAX: usize = 400;
 /// The time for which a question of it hangs, and that another client may take on a busy machine.
 const GREEDY_TIMEOUT: &str = "timeout = \"6s\"\n";
 
-/// One client that asks for what hangs, as fast as it can, and others who come meanwhile.
+/// One client that asks for hanging names as fast as it can, and others who come meanwhile.
 fn honest_among_greedy(
     edge: &Edge,
     greedy: impl Fn(usize) -> (TcpStream, String) + Sync,

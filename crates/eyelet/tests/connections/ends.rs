@@ -1,5 +1,5 @@
-//! Events that end the process or must not: a worker that dies, a signal in the middle of a reload,
-//! what an earlier configuration leaves. Must not know the engine.
+//! Events that end the process, or must not: a worker that dies, a signal in the middle of a
+//! reload, leftovers of an earlier configuration. Must not know the engine.
 
 use std::fmt::Write as _;
 use std::fs;

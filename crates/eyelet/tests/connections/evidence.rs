@@ -255,9 +255,8 @@ fn a_certificate_speaks_for_a_name_in_every_version() {
     }
 }
 
-/// A server that wants a certificate of its client says no to who has none; in TLS 1.2 that is
-/// before the handshake is done, and its own certificate was there before. One that shows another's
-/// says no as well.
+/// A server that wants a client certificate refuses who has none. In TLS 1.2 that is before the
+/// handshake is done, but after its own certificate. One that shows another's says no as well.
 #[test]
 fn a_server_that_wants_a_certificate_has_shown_its_own() {
     let gate = Gate::new(BY_CERTIFICATE);

@@ -355,8 +355,8 @@ fn a_chain_has_no_empty_certificate() {
     }
 }
 
-/// RFC 8446 section 5.2: a record that does not decrypt is `bad_record_mac`, also where it is a
-/// part of a message, and where early data was announced and is not skipped any more.
+/// RFC 8446 section 5.2: a record that does not decrypt is `bad_record_mac`, also within a message,
+/// and where announced early data is no longer skipped.
 #[test]
 fn a_finished_whose_second_record_does_not_decrypt() {
     let front = Front::new();

@@ -1,5 +1,5 @@
-//! Events that must not stop the edge: a log reader that is stuck, a path that is no file, a drain
-//! in the middle of something.
+//! Events that must not stop the edge: a stuck log reader, a path that is no file, a drain in the
+//! middle of an exchange.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -75,7 +75,11 @@ fn write_files(pki: &Pki, text: &str) {
             }
             "pem" | "key" if stem == "mint" => pki.write_authority(&pki.folder, stem),
             "pem" => {
-                let kind = if stem.contains("rsa") { Kind::Rsa } else { Kind::P256 };
+                let kind = match stem {
+                    "pq" => Kind::MlDsa65,
+                    stem if stem.contains("rsa") => Kind::Rsa,
+                    _ => Kind::P256,
+                };
                 pki.server(stem, &["app.example", "svn.example"], kind);
             }
             "txt" if stem == "users" => _ = pki.folder.write(name, users()),

@@ -1,5 +1,5 @@
-//! Requests for `http://` URLs through a `connect` listener: which pass, what of them reaches the
-//! server, and what refused clients are told. Clients are sockets, and programs of the world.
+//! Requests for `http://` URLs through a `connect` listener: those that pass, their form at the
+//! server, and the answers to refused ones. Clients are sockets, and programs of the world.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

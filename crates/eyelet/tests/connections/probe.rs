@@ -231,8 +231,8 @@ server.on("sessionError", () => {}).on("tlsClientError", () => {});
 server.listen(0, "127.0.0.1", function () { console.log("port " + this.address().port + ";"); });
 "#;
 
-/// A server that counts the pages that went out whole on connections that stay. A page is longer
-/// than what sockets hold for a client that does not read.
+/// A server that counts whole pages on kept connections. A page is longer than what sockets hold
+/// for a client that does not read.
 const PAGES: &str = r#"
 const fs = require("fs"), https = require("https");
 const [certificate, key] = process.argv.slice(1);

@@ -33,7 +33,7 @@ fn passed_to_a_client_that_moves(scene: &Scene, weather: Weather) -> u64 {
     line["bytes_to_client"].as_u64().unwrap()
 }
 
-/// Both connections come from one address, as that of a browser does that keeps its socket.
+/// Both connections come from one address, as from a browser that keeps its socket.
 #[test]
 fn two_connections_of_one_address_are_decided_each() {
     let Some(scene) = Scene::new(&[], "") else { return };

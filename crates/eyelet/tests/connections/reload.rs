@@ -265,8 +265,7 @@ fn alpn_is_kept_without_an_access_log() {
     }
 }
 
-/// A name that is no host name keeps a connection from rules that do not ask for one, as it does
-/// with a new connection.
+/// A malformed name keeps a connection from rules that ask for no name, as a new connection.
 #[test]
 fn a_malformed_name_is_not_taken_for_none() {
     let scene = Scene::new();

@@ -98,7 +98,7 @@ fn check_says_what_is_wrong_with_a_list() {
         (list.clone(), "", "the lists are of authorities: `client_ca` names their certificates"),
         (other.revoke(&[8], GOOD), "client_ca = \"ca.pem\"", "its signature is not its issuer's"),
         (b"no list".to_vec(), "client_ca = \"ca.pem\"", "expected PEM (\"X509 CRL\") or DER"),
-        (list[..list.len() - 1].to_vec(), "client_ca = \"ca.pem\"", "it is no revocation list"),
+        (list[..list.len() - 1].to_vec(), "client_ca = \"ca.pem\"", "this revocation list cannot"),
         (pki.revoke(&[8], EXPIRED), "client_ca = \"ca.pem\"", "a revocation list has expired at"),
     ] {
         pki.folder.write("clients.crl", bytes);

@@ -152,7 +152,8 @@ fn a_resolver_must_have_the_certificate_that_is_named() {
     let (pki, origin) = (pki(), sink());
     let leaf = |names: &[&str]| pki.server("shown", names, Kind::P256);
     let stranger = Pki::new().server("dns", &[NAME], Kind::P256);
-    for (leaf, why) in [(leaf(&["other.test"]), "not valid for name"), (stranger, "BadSignature")] {
+    let other = "not valid for name \"dns.test\"; it is for other.test";
+    for (leaf, why) in [(leaf(&["other.test"]), other), (stranger, "BadSignature")] {
         let asked = Upstream::tls(leaf, |tls| _ = tls.read(&mut [0; 64]));
         let servers = [format!("tls://{}#{NAME}", asked.address)];
         let edge = edge(&pki, origin.address, &servers);

@@ -17,8 +17,8 @@ use crate::support::{Edge, End, Folder, Hello, SOON, Upstream, ending, expect, n
 const IN_SHADOW: &str =
     "[[rule]]\nname = \"trial\"\nshadow = true\nsni = \"*.evil.test\"\naction = \"refuse\"\n";
 
-/// Connections go on as if the rule in shadow did not stand there: a server that speaks first is
-/// heard, and what is no hello, or none that can be read, is passed on to the byte.
+/// Connections go on as without the shadow rule: a server that speaks first is heard, and bytes
+/// that are no readable hello are passed on.
 #[test]
 fn a_rule_in_shadow_asks_for_the_hello_and_gets_in_nobodys_way() {
     let folder = Folder::new();

@@ -11,6 +11,7 @@ use crate::admin::{ADMIN, get, metrics};
 use crate::support::client::{Offer, handshake, reset};
 use crate::support::hello::server_flight;
 use crate::support::namespaces::{GATEWAY, Origin, SERVER, socket_address};
+use crate::support::web::head;
 use crate::support::{Folder, Hello, Net, Pki, Place, expect, output, until};
 
 const PORTS: usize = 1_000;
@@ -124,6 +125,40 @@ fn two_addresses_hold_two_thousand_connections_to_one_upstream() {
     edge.wait_log("of 1000 are in use\n");
 }
 
+/// Whoever ends a connection first keeps its port for a minute, unless the kernel may use it again.
+#[test]
+fn ports_in_time_wait_are_said_and_used_again_where_that_is_allowed() {
+    let Some(net) = network() else { return };
+    let (few, upstream) = (4, socket_address(SERVER[0], 443));
+    net.script(Place::Gateway, "sysctl -qw net.ipv4.ip_local_port_range=\"30000 30003\"");
+    let origin = net.listen(Place::Server, upstream);
+    for (keys, others) in
+        [("", " or"), ("source_addresses = \"10.78.0.8\"", ", 4 of 4 by other programs or")]
+    {
+        net.script(Place::Gateway, "sysctl -qw net.ipv4.tcp_tw_reuse=2");
+        let folder = Folder::new();
+        let edge = net.edge(&folder, &config(keys, ""));
+        for _ in 0..few {
+            let (client, mut server, _) = passes(&net, &origin);
+            let from = client.local_addr().unwrap();
+            drop(client);
+            assert_eq!(server.read(&mut [0; 1]).unwrap(), 0);
+            drop(server);
+            edge.line_of(from);
+        }
+        let refused = ask(&net);
+        let line = edge.line_of(refused.local_addr().unwrap());
+        let reason = format!(
+            "no local port: all are in use to {upstream}{others} in TIME_WAIT, which \
+             net.ipv4.tcp_tw_reuse=1 cuts to a second; `source_addresses` gives it more"
+        );
+        assert_eq!(line["reason"], reason, "{line}");
+        net.script(Place::Gateway, "sysctl -qw net.ipv4.tcp_tw_reuse=1");
+        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        let _again = passes(&net, &origin);
+    }
+}
+
 #[test]
 fn an_address_that_is_not_there_is_named_and_the_other_serves() {
     let Some(net) = network() else { return };
@@ -188,4 +223,59 @@ fn requests_and_checks_come_from_the_addresses() {
     until("the kept connection to count", || (metric(&pki.folder, &name) >= 1.0).then_some(()));
     drop((client, server));
     until("it to count no more", || (metric(&pki.folder, &name) < 1.0).then_some(()));
+}
+
+/// Forty requests come at once, and the host has twenty ports for their upstream: those that find
+/// none wait for the connections of the others.
+#[test]
+fn requests_wait_for_a_local_port() {
+    let Some(net) = network() else { return };
+    net.script(Place::Gateway, "sysctl -qw net.ipv4.ip_local_port_range=\"30000 30019\"");
+    let (pki, upstream) = (Pki::new(), socket_address(SERVER[0], 80));
+    let origin = net.listen(Place::Server, upstream);
+    let rule = pki.terminate(&format!("http://{upstream}"), "");
+    let listener = format!("[[listener]]\naddress = \"{}:8443\"\n", GATEWAY[0]);
+    let limits = "[limits]\nconnect_timeout = \"20s\"\n";
+    let edge = net.edge(&pki.folder, &format!("workers = 1\n{limits}{listener}{rule}"));
+    let ask = || {
+        let socket = net.connect(Place::Client, socket_address(GATEWAY[0], 8443));
+        let mut client = handshake(Offer::new(&pki).config(), socket, "app.test").unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        client
+    };
+    let mut clients: Vec<_> = (0..40).map(|_| ask()).collect();
+    let mut servers: Vec<_> = (0..20).map(|_| origin.take().0).collect();
+    let serve = |server: &mut TcpStream| {
+        let head = head(server);
+        assert!(head.starts_with("GET / HTTP/1.1"), "{head}");
+        server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+    };
+    // Each connection that has answered is the next one's.
+    for _ in 0..2 {
+        servers.iter_mut().for_each(serve);
+    }
+    for client in &mut clients {
+        let mut line = [0; 15];
+        client.read_exact(&mut line).unwrap();
+        assert_eq!(&line, b"HTTP/1.1 200 OK");
+    }
+    assert!(!edge.log().contains("panicked"), "{}", edge.log());
+}
+
+/// Without `source_addresses`, a connection that finds no port says what there is for it.
+#[test]
+fn a_connection_without_a_port_says_what_to_do() {
+    let Some(net) = network() else { return };
+    net.script(Place::Gateway, "sysctl -qw net.ipv4.ip_local_port_range=\"30000 30019\"");
+    let (folder, upstream) = (Folder::new(), socket_address(SERVER[0], 443));
+    let origin = net.listen(Place::Server, upstream);
+    let edge = net.edge(&folder, &config("", ""));
+    let _open: Vec<_> = (0..20).map(|_| passes(&net, &origin)).collect();
+    for _ in 0..3 {
+        let refused = ask(&net);
+        let line = edge.line_of(refused.local_addr().unwrap());
+        let reason = "no local port: all are in use to 198.51.100.10:443 or in TIME_WAIT, which \
+                      net.ipv4.tcp_tw_reuse=1 cuts to a second; `source_addresses` gives it more";
+        assert_eq!((&line["outcome"], &line["reason"]), (&"failed".into(), &reason.into()));
+    }
 }

@@ -231,8 +231,8 @@ fn every_kind_of_connection_goes_on_in_the_new_process_twice() {
     }
 }
 
-/// A client that sends pieces that do not repeat, as fast as they come back, and checks each byte.
-/// Returns how many bytes came back until `stop`.
+/// A client that sends pieces without repetition, each as soon as the one before is back, and
+/// checks each byte. Returns how many bytes came back until `stop`.
 fn run_through(mut stream: impl Read + Write, seed: u64, stop: &AtomicBool) -> usize {
     let mut moved = 0;
     let mut round = seed;

@@ -1,5 +1,5 @@
-//! A page that is open in a browser over reloads and upgrades, with all that pages keep open: a
-//! WebSocket to its own host, an event stream and a request that waits.
+//! A page stays open in a browser over reloads and upgrades, with a WebSocket to its own host, an
+//! event stream and a request that waits.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
 //! Exchanges that cannot move at an upgrade, such as one in a chunk's first line, go on in the
-//! earlier process until they end by themselves: over one upgrade and over many.
+//! earlier process until they end, over one upgrade and over many.
 
 use std::fs;
 use std::io::{Read, Write};

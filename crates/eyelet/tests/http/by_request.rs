@@ -241,6 +241,33 @@ fn a_method_in_a_field_is_refused_where_rules_ask_for_methods() {
     assert_eq!(*seen.lock().unwrap(), [""; 0]);
 }
 
+/// Also where its body has no length, up to 64 KiB.
+#[test]
+fn a_connection_lives_on_behind_a_refused_body() {
+    let pki = Pki::new();
+    let (app, seen) = application("app");
+    let edge = start(&pki, &rule("read", &app, "method = \"GET\""));
+    let chunked = "Transfer-Encoding: chunked\r\n\r\n";
+    let whole = format!("Content-Length: 40000\r\n\r\n{}", "x".repeat(40_000));
+    for (body, lives) in [
+        (format!("{chunked}5\r\nhello\r\n0\r\nX-Behind: 1\r\n\r\n"), true),
+        (format!("{chunked}{}0\r\n\r\n", "2\r\nab\r\n".repeat(2_000)), true),
+        (whole, true),
+        (format!("{chunked}11170\r\n{}\r\n0\r\n\r\n", "x".repeat(70_000)), false),
+    ] {
+        let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
+        let refused = format!("POST /a HTTP/1.1\r\nHost: app.test\r\n{body}");
+        let next = "GET /b HTTP/1.1\r\nHost: app.test\r\n\r\n";
+        client.write_all((refused + next).as_bytes()).unwrap();
+        let heard = hear(&mut client, "POST");
+        assert_eq!((heard.status, heard.field("connection").is_none()), (403, lives), "{heard:?}");
+        if lives {
+            assert_eq!(hear(&mut client, "GET").status, 200);
+        }
+    }
+    assert_eq!(*seen.lock().unwrap(), ["GET /b HTTP/1.1"; 3]);
+}
+
 #[test]
 fn a_splice_behind_a_rule_on_requests_is_refused() {
     let pki = Pki::new();

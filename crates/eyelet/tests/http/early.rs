@@ -22,9 +22,9 @@ const BODIES: [usize; 3] = [20_000, 100_000, 1_000_000];
 /// Requests of each length, with each status. The defect lost between 15 and 100 of 100.
 const TIMES: usize = 5;
 
-/// An application that answers with `status` as soon as it has the head. One that refuses by 413
-/// takes the rest from its socket, as servers do before they close; one that asks who is there
-/// takes nothing more, and closes when the test is over.
+/// An application that answers with `status` as soon as it has the head. The one that refuses by
+/// 413 takes the rest from its socket, as servers do before they close. The one that asks for a
+/// login takes nothing more, and closes when the test is over.
 fn early(status: u16) -> (Upstream, mpsc::Sender<()>) {
     let (over, is_over) = mpsc::channel();
     let is_over = std::sync::Mutex::new(is_over);

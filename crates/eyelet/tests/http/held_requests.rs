@@ -1,5 +1,5 @@
-//! Requests that are held until somebody decides, by both versions of HTTP: what waits, what goes
-//! on beside it, and what becomes of those that nobody decides about.
+//! Requests that are held until somebody decides, by both versions of HTTP. Others go on beside
+//! them, and those that nobody decides about are refused.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -318,6 +318,9 @@ fn a_verdict_frees_each_request() {
             began.elapsed()
         })
         .collect();
+    // Each was read and decided twice.
+    let metrics = admin(&scene, "GET /metrics");
+    assert!(metrics.contains("\neyelet_rule_hits_total{rule=\"ask\"} 15\n"), "{metrics}");
     times.sort_unstable();
     println!("verdict to response: {times:?}");
 }

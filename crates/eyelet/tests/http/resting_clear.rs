@@ -112,8 +112,8 @@ fn ask(scene: &Scene, request: &str) -> (TcpStream, ServerTls, String) {
     (client, app, asked)
 }
 
-/// A request that waits and an upload that pauses, before their responses, which are translated and
-/// decoded for their clients as ever.
+/// A request that waits, and an upload that pauses, before their responses. These are then
+/// translated and decoded as ever.
 #[test]
 fn requests_of_clients_without_tls_rest_and_move_before_their_responses() {
     let mut scene = scene();

@@ -1,10 +1,10 @@
-//! Applications of `eyelet proxy` that speak TLS where http:// was written, or the other way
-//! round.
+//! Applications that speak TLS where http:// was meant, or the other way round.
 
 use std::io::{Read, Write};
 use std::process::Command;
 
-use crate::run::{Run, vacant_port};
+use crate::run::{Run, program, vacant_port};
+use crate::run_shared::Network;
 use crate::support::{Pki, Talk, Upstream, need};
 
 /// The application is there, so nothing is held. A request that was held got a 503.
@@ -39,6 +39,28 @@ fn the_wrong_scheme_is_said_at_once() {
         assert!(said.ends_with(" 502\n"), "{said}");
     }
     run.talk.hear(&format!("app.test: {address} speaks TLS; write app.test=https://{address}"));
+}
+
+/// A command of `eyelet run`, at an edge of its own and at the shared one.
+#[test]
+fn a_command_that_speaks_tls_itself_is_said() {
+    if !need("node") || !need("curl") {
+        return;
+    }
+    let pki = Pki::new();
+    let child = ["node", &program("echo_tls.js"), &pki.text("edge.pem"), &pki.text("edge.key")];
+    let mut run = Run::start(&[], &child);
+    run.listens(1);
+    let said = run.curl("app.test", &["/"]);
+    assert!(said.ends_with(" 502\n"), "{said}");
+    run.talk.hear("app.test: the command speaks TLS itself at 127.0.0.1:");
+    drop(run);
+    let Some(network) = Network::new() else { return };
+    let words = format!("run --name a.localhost -- {}", child.join(" "));
+    let mut run = Talk::start(&mut network.eyelet(&words));
+    run.hear("the command listens on");
+    network.get("https://a.localhost:8443/");
+    run.hear("serve it with `eyelet proxy a.localhost=https://127.0.0.1:");
 }
 
 /// Only an application whose own requests fail is asked if it speaks TLS: it may log that.

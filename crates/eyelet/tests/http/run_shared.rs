@@ -81,7 +81,7 @@ impl Network {
         output(&mut self.eyelet("list")).text
     }
 
-    fn get(&self, url: &str) -> Said {
+    pub fn get(&self, url: &str) -> Said {
         let mut curl = self.inside("curl");
         curl.args(["-sS", "--max-time", "50", "--cacert"]);
         curl.arg(self.folder.path().join("authority/ca.pem"));
@@ -268,6 +268,10 @@ fn a_proxy_in_the_background_and_a_run_end_by_stop() {
     assert!(network.list().contains("  127.0.0.1:3000  in the background  "), "{}", network.list());
     let again = output(&mut network.eyelet(words));
     assert!(again.text.contains("`eyelet stop back.localhost` ends it\n"), "{}", again.text);
+    let nowhere = output(&mut network.eyelet("proxy --background late.localhost=127.0.0.1:1"));
+    assert!(nowhere.status.success(), "{}", nowhere.text);
+    assert!(nowhere.text.contains("eyelet: late.localhost: nothing listens at 127.0.0.1:1 ("));
+    assert!(output(&mut network.eyelet("stop late")).status.success());
     let edge = network.edge();
     let run = network.run("", "shop");
     let log = network.folder.path().join("own.log");
@@ -300,6 +304,14 @@ fn options_of_an_edge_keep_a_command_alone() {
     assert!(network.list().contains("no project of this user shares a port now"));
     let refused = output(&mut network.eyelet("proxy --background --listen 127.0.0.1:0 a.test=b:1"));
     assert_eq!(refused.status.code(), Some(2), "{}", refused.text);
+    drop(alone);
+    // One that cannot have a socket says where.
+    let file = network.folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let mut alone = network.eyelet("proxy a.test=127.0.0.1:1");
+    let mut alone = Talk::start(alone.env("XDG_RUNTIME_DIR", &file));
+    alone.hear(&format!("other projects get other ports: {}/eyelet: Not a dir", file.display()));
+    drop(alone);
     // What a container begins with has nothing that goes on without it.
     let mut first = network.inside("unshare");
     first.args(["--pid", "--fork", env!("CARGO_BIN_EXE_eyelet"), "proxy", "--background"]);

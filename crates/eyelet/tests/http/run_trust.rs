@@ -95,6 +95,10 @@ fn doctor_names_what_is_wrong_and_the_command_that_mends_it() {
     let mended = doctor(mend, "localhost");
     assert!(mended.text.contains("ok    Node       trusts it\n"), "{mend}: {}", mended.text);
     drop(project);
+    // It would be a part of a command that is printed.
+    let refused = doctor("", "'a b'");
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.text);
+    assert!(refused.text.contains("expected a host name"), "{}", refused.text);
 }
 
 /// Its own probe finds nothing bad in the configuration that nobody has changed, and goes on by the

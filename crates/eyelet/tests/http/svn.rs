@@ -1,5 +1,5 @@
-//! A Subversion repository behind an edge that learns dictionaries: what svn is given, by GET, as
-//! differences and in one response, and what of it becomes a dictionary.
+//! A Subversion repository behind an edge that learns dictionaries. svn asks by GET, for
+//! differences, and for all in one response; only some of these become dictionaries.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -1,6 +1,7 @@
 //! Streams of HTTP/2 that are held until somebody decides: they rest with their connection, which
 //! is parked meanwhile and may move to another process.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -211,6 +212,14 @@ fn an_upgrade_and_a_reload_keep_held_streams() {
     });
 }
 
+/// Reloads the configuration without its rule that holds.
+fn take_rule_away(scene: &Scene, file: &Path) {
+    let text = std::fs::read_to_string(file).unwrap();
+    std::fs::write(file, text.replace("action = \"hold\"", "action = \"terminate\"")).unwrap();
+    let again = scene.reload(file);
+    assert!(again.status.success(), "{again:?}");
+}
+
 /// A reload without their rule has the newest rules decide them.
 #[test]
 fn held_streams_whose_rule_is_gone_are_decided_anew() {
@@ -220,11 +229,7 @@ fn held_streams_whose_rule_is_gone_are_decided_anew() {
         let (answer, _) = begin(&mut two, "DELETE", "/api/two", None).await;
         settle().await;
         rests(&scene, 1);
-        let text = std::fs::read_to_string(&file).unwrap();
-        let changed = text.replace("action = \"hold\"", "action = \"terminate\"");
-        std::fs::write(&file, changed).unwrap();
-        let again = scene.reload(&file);
-        assert!(again.status.success(), "{again:?}");
+        take_rule_away(&scene, &file);
         assert_eq!(heard(answer).await, (200, "DELETE /api/two with 0".into()));
     });
 }
@@ -242,12 +247,43 @@ fn a_reload_beside_a_download_decides_held_streams_anew() {
         let slow = slow.await.unwrap();
         assert_eq!(slow.status(), 200);
         let slow = tokio::spawn(body(slow));
-        let text = std::fs::read_to_string(&file).unwrap();
-        let changed = text.replace("action = \"hold\"", "action = \"terminate\"");
-        std::fs::write(&file, changed).unwrap();
-        let again = scene.reload(&file);
-        assert!(again.status.success(), "{again:?}");
+        take_rule_away(&scene, &file);
         assert_eq!(heard(answer).await, (200, "DELETE /api/two with 0".into()));
         slow.abort();
     });
+}
+
+/// Those whose connection an operator ends where it rests, and those that a drain wakes, are
+/// answered: with the status that their lines have.
+#[test]
+fn held_streams_that_are_ended_are_answered() {
+    let scene = Scene::new(ADMIN);
+    run(async {
+        for is_drain in [false, true] {
+            let mut two = Two::connect(&scene.pki, scene.edge.address()).await;
+            let whole = begin(&mut two, "POST", "/api/whole", Some(("x", true))).await;
+            let part = begin(&mut two, "POST", "/api/part", None).await;
+            settle().await;
+            let id = rests(&scene, 2)["id"].as_str().unwrap().to_owned();
+            let expected = if is_drain {
+                scene.edge.signal(Signal::TERM);
+                "drained during the wait for a verdict"
+            } else {
+                let socket = scene.pki.folder.path().join("admin.sock");
+                admin(&socket, &format!("DELETE /connections/{id}")).unwrap();
+                "nobody decided"
+            };
+            for (answer, _open) in [whole, part] {
+                let (status, text) = heard(answer).await;
+                assert!(status == 503 && text.contains(expected), "{status}: {text}");
+            }
+        }
+    });
+    for reason in ["ended by an operator", "drained during the wait for a verdict"] {
+        for path in ["/api/whole", "/api/part"] {
+            let is_it = |line: &Value| line["reason"] == reason && line["http"]["path"] == path;
+            let line = scene.edge.line(reason, is_it);
+            assert_eq!((&line["http"]["status"], &line["rule"]), (&503.into(), &"ask".into()));
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! Frames that few clients send while their connection of HTTP/2 rests: windows that are used up
-//! and shrink, tables of fields that shrink, GOAWAY. A stream goes on, here and in another process.
+//! Rare frames on a resting HTTP/2 connection: windows that are used up or shrink, tables of fields
+//! that shrink, GOAWAY. A stream goes on, here and in another process.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -123,8 +123,7 @@ fn a_stream_whose_window_is_used_up_rests_and_moves() {
     drop(later);
 }
 
-/// A window that shrinks below zero, a table of fields that is gone, and GOAWAY, each of which
-/// comes at rest.
+/// A window that shrinks below zero, a table of fields that is gone, and GOAWAY, each at rest.
 #[test]
 fn settings_that_shrink_and_goaway_come_at_rest() {
     let mut raw = Raw::new(100);

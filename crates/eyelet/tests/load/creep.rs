@@ -11,8 +11,8 @@ use crate::support::crowd::{From, Manner, Multitude, each, many, permit, quick};
 use crate::support::memory::{Memory, mib};
 use crate::support::{Edge, Pki, Tls, until};
 
-/// Short connections in a run. The measurement that this follows takes 20,000 (`ab -c500
-/// -n20000`), for which a test without optimisation has no time; what creeps, creeps with each.
+/// Short connections in a run. The measurement that this follows takes 20,000 (`ab -c500 -n20000`),
+/// too many for a test without optimisation. A leak grows with fewer, too.
 const CONNECTIONS: usize = 2_500;
 /// Of them open at once.
 const AT_ONCE: usize = 500;

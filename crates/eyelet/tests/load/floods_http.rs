@@ -31,9 +31,6 @@ const RECORDS: usize = 2_500;
 const EACH: Duration = Duration::from_millis(100);
 /// Clients that are slow, more than the last eighth has room for: 16 KiB each.
 const SLOW: usize = 500;
-/// The most descriptors that a test has open: a download of 50 clients with a hundred streams each
-/// has an upstream connection for each stream.
-pub const DESCRIPTORS: usize = 6_000;
 /// Clients that say nothing, more than the whole budget has room for.
 const SILENT: usize = 3_000;
 /// 127.0.0.50 to 127.0.0.249.
@@ -275,10 +272,10 @@ const GET: u8 = 0x82;
 const POST: u8 = 0x83;
 const END_STREAM: u8 = 1;
 
-/// Clients that send half a head and no more, each as long as half of what may be.
+/// Clients that send half a head and no more, of half the allowed size.
 #[test]
 fn half_a_head() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(1_500));
     let scene = Scene::new(Manner::Page);
     let mut says = b"GET / HTTP/1.1\r\nHost: app.test\r\nX-Long: ".to_vec();
     says.resize(32 << 10, b'x');
@@ -290,7 +287,7 @@ fn half_a_head() {
 /// fill the budget, but what they have of it is wanted when many come who are slow.
 #[test]
 fn half_a_record() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(RECORDS + SLOW));
     let scene = Scene::new(Manner::Page);
     let flood = || {
         let mut held = scene.open(&scene.one, sized(RECORDS), &[]);
@@ -314,7 +311,7 @@ fn half_a_record() {
 /// Half a head by HTTP/2: HEADERS without END_HEADERS.
 #[test]
 fn half_a_head_by_http2() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(1_500));
     let scene = Scene::new(Manner::Page);
     let mut says = preface(65_535);
     let fields = [&[GET, 0x87, 0x84, 0x41, 8][..], b"app.test\x00\x01x\x7f\x81\x7f"].concat();
@@ -327,7 +324,7 @@ fn half_a_head_by_http2() {
 /// Clients that ask for what has no end and never read.
 #[test]
 fn downloads_that_nobody_reads() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(2 * 500));
     let scene = Scene::new(ENDLESS);
     let says = b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n";
     let held = scene.withstands("downloads", || scene.open(&scene.one, sized(500), says));
@@ -337,7 +334,7 @@ fn downloads_that_nobody_reads() {
 /// Such downloads by HTTP/2, a hundred streams each.
 #[test]
 fn downloads_that_nobody_reads_by_http2() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(50 * (1 + 100)));
     let scene = Scene::new(ENDLESS);
     let flood = || scene.open(&scene.two, sized(50), &gets(100));
     let held = scene.withstands("downloads by h2", flood);
@@ -354,7 +351,7 @@ pub fn gets(count: u32) -> Vec<u8> {
 /// Responses that are whole in the edge, in the library, while their clients do not read them.
 #[test]
 fn pages_that_nobody_reads_by_http2() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(150 * (1 + 30)));
     let mut page = b"HTTP/1.1 200 OK\r\nContent-Length: 16384\r\n\r\n".to_vec();
     page.extend(PAGE);
     let scene = Scene::strict(Manner::Say(page.leak()));
@@ -365,7 +362,7 @@ fn pages_that_nobody_reads_by_http2() {
 /// Such responses with heads of 60 kB.
 #[test]
 fn long_heads_that_nobody_reads_by_http2() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(30 * (1 + 100)));
     let mut page = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n".to_owned();
     (0..15).for_each(|n| page.push_str(&format!("X-Long-{n}: {}\r\n", "x".repeat(4_000))));
     page.push_str("\r\nyes");
@@ -377,7 +374,7 @@ fn long_heads_that_nobody_reads_by_http2() {
 /// Such responses with interim heads: nobody has read the one when the final head comes.
 #[test]
 fn long_interim_heads_that_nobody_reads_by_http2() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(30 * (1 + 100)));
     let mut page = "HTTP/1.1 103 Early Hints\r\n".to_owned();
     (0..15).for_each(|n| page.push_str(&format!("X-Long-{n}: {}\r\n", "x".repeat(4_000))));
     page.push_str("\r\nHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes");
@@ -390,7 +387,7 @@ fn long_interim_heads_that_nobody_reads_by_http2() {
 /// 9110 15.2 has a proxy pass them on, and a client may wait for its 100.
 #[test]
 fn interim_heads_are_passed_on_while_memory_is_short() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(SILENT));
     let page = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n\
                  HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes";
     let scene = Scene::between(Manner::Say(page), Manner::Stalled);
@@ -490,7 +487,7 @@ fn bombs() -> Vec<u8> {
 /// Requests that are long only when they are decoded, to an upstream that does not answer.
 #[test]
 fn heads_out_of_the_table_by_http2() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(30 * (1 + 100)));
     let scene = Scene::strict(Manner::Stalled);
     let flood = || scene.open_at(PAUSE, &scene.two, sized(30), &bombs());
     drop(scene.withstands("bombs of fields by h2", flood));
@@ -499,7 +496,7 @@ fn heads_out_of_the_table_by_http2() {
 /// Such requests on a few connections of one client: it has no more than its share.
 #[test]
 fn a_few_connections_with_heads_out_of_the_table() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(6 * (1 + 100)));
     let scene = Scene::strict(Manner::Stalled);
     let connect = || From::loopback(2).small().tls(scene.edge.address(), &scene.two, "app.test");
     let flood = || {
@@ -515,7 +512,7 @@ fn a_few_connections_with_heads_out_of_the_table() {
 #[test]
 fn trailers_that_nobody_has_taken() {
     const TRACE: &[u8] = b"\x02\x05TRACE\x87\x84\x41\x08app.test";
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(30 * (1 + 100)));
     let scene = Scene::strict(Manner::Stalled);
     // Literals without indexing, each with a name of its own (RFC 7541 6.2.2).
     let letters = || b'a'..=b'z';
@@ -534,7 +531,7 @@ fn trailers_that_nobody_has_taken() {
 /// Uploads that the upstream does not take.
 #[test]
 fn uploads_to_a_stalled_upstream() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(2 * 200));
     let scene = Scene::new(Manner::Stalled);
     let says = b"POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 1000000000\r\n\r\n";
     let flood = || {
@@ -549,14 +546,14 @@ fn uploads_to_a_stalled_upstream() {
 /// Such uploads by HTTP/2, as much as the windows allow on twenty streams each, in small frames.
 #[test]
 fn uploads_to_a_stalled_upstream_by_http2() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(50 * (1 + 20)));
     uploads_by_http2("uploads by h2", Manner::Stalled);
 }
 
 /// Such uploads while the upstream is being dialled.
 #[test]
 fn uploads_to_an_upstream_that_does_not_accept_by_http2() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(50 * (1 + 20)));
     uploads_by_http2("uploads to nobody by h2", Manner::Deaf);
 }
 
@@ -595,7 +592,7 @@ fn uploads_by_http2(label: &str, manner: Manner) {
 /// Many who are sent what compresses well, without end, and read it; and who do not.
 #[test]
 fn bombs_from_the_upstream() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(2 * 100));
     let scene = Scene::new(BOMB);
     let says = b"GET / HTTP/1.1\r\nHost: app.test\r\nAccept-Encoding: br, zstd, gzip\r\n\r\n";
     let flood = || {

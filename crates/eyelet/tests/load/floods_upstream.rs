@@ -6,7 +6,7 @@ use std::io::Write;
 use crate::support::Edge;
 use crate::support::crowd::{From, Manner, many, permit, sized};
 
-use super::floods_http::{DESCRIPTORS, PAUSE, Scene, gets};
+use super::floods_http::{PAUSE, Scene, gets};
 
 /// Interim responses without end (RFC 9110 15.2).
 const HINTS: Manner = Manner::Download {
@@ -18,7 +18,7 @@ const DECODED_BYTES: usize = 64 << 20;
 
 #[test]
 fn interim_heads_without_end() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(2 * 200));
     let scene = Scene::strict(HINTS);
     let says = b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n";
     let flood = || scene.open(&scene.one, sized(200), says);
@@ -27,7 +27,7 @@ fn interim_heads_without_end() {
 
 #[test]
 fn interim_heads_without_end_by_http2() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(30 * (1 + 100)));
     let scene = Scene::strict(HINTS);
     let flood = || scene.open_at(PAUSE, &scene.two, sized(30), &gets(100));
     drop(scene.withstands("interim heads by h2", flood));
@@ -36,7 +36,7 @@ fn interim_heads_without_end_by_http2() {
 /// An upstream connection's 27 bytes are 58 kB for the client's connection.
 #[test]
 fn heads_out_of_the_upstreams_table() {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(30 * (1 + 100)));
     let scene = Scene::leading(Manner::Page, Manner::Heads, |pki, upstream| {
         pki.terminate(&format!("http://{upstream}"), "upstream_http2 = \"on\"")
     });
@@ -73,7 +73,7 @@ fn bombs_of_zstd_that_are_decoded() {
 
 /// Clients without TLS that accept no coding, of an edge that decodes what another one passes on.
 fn decoded(coding: &str, body: &[u8]) {
-    let _permit = permit(sized(DESCRIPTORS));
+    let _permit = permit(sized(2 * 100));
     let head = format!(
         "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Encoding: {coding}\r\n\
          Content-Length: {}\r\n\r\n",

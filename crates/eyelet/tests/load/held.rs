@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::time::Instant;
 
 use crate::support::client::Offer;
-use crate::support::crowd::{From, Manner, Multitude, each, many, permit};
+use crate::support::crowd::{From, Manner, Multitude, each, many, permit_standing};
 use crate::support::edge::eyelet;
 use crate::support::memory::Memory;
 use crate::support::web::hear;
@@ -28,7 +28,7 @@ fn name(n: usize) -> String {
 
 #[test]
 fn a_held_connection_costs_400_bytes_and_its_hello_and_ten_verdicts_free_all() {
-    let _permit = permit(8 * STEP);
+    let _permit = permit_standing(6 * STEP);
     let (folder, upstream) = (Folder::new(), Multitude::start(Manner::Echo));
     let rules = format!(
         "[[rule]]\nname = \"ask\"\naction = \"hold\"\nupstream = \"{}\"\n\
@@ -72,7 +72,7 @@ fn a_held_connection_costs_400_bytes_and_its_hello_and_ten_verdicts_free_all() {
 
 #[test]
 fn a_held_request_costs_what_its_parked_connection_does() {
-    let _permit = permit(3 * 3 * REQUEST_STEP);
+    let _permit = permit_standing(3 * 3 * REQUEST_STEP);
     let (pki, app) = (Pki::new(), Upstream::http());
     let rule = pki.terminate(&format!("http://{}", app.address), "method = \"POST\"");
     let rule = rule.replace("\"terminate\"", "\"hold\"");

@@ -9,8 +9,8 @@ use crate::support::pki::Kind;
 use crate::support::{Folder, Pki, Upstream, need};
 
 pub const HOSTS: [(&str, &str); 2] = [("app.test", "127.0.0.1"), ("other.test", "127.0.0.1")];
-/// A refused name fails within the time of one that is reached and this: a resolver that waits for
-/// an answer, and a client that waits for a connection, take longer.
+/// The time that a refused name may take beyond that of a name that is reached. A resolver that
+/// waits for an answer, and a client that waits for a connection, take longer.
 const REFUSED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A program, what it runs with `AT` for the server's host and port, and a part of what it says

@@ -13,12 +13,13 @@ const PROFILE: &str = "[sandbox.p]\nallow = [\"app.test:PORT\", \"other.test:POR
     [[sandbox.p.rule]]\naction = \"terminate\"\ncertificate = \"mint\"\nupstream_ca = \"ca.pem\"\n";
 
 /// The variables that a run sets.
-const VARIABLES: [&str; 11] = [
+const VARIABLES: [&str; 12] = [
     "AWS_CA_BUNDLE",
     "CARGO_HTTP_CAINFO",
     "CURL_CA_BUNDLE",
     "DENO_CERT",
     "GIT_SSL_CAINFO",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
     "JAVA_TOOL_OPTIONS",
     "NODE_EXTRA_CA_CERTS",
     "NPM_CONFIG_CAFILE",
@@ -96,7 +97,7 @@ fn without_authority(script: &str) -> String {
     .fold(java.to_owned(), |script, told| script.replace(told, ""))
 }
 
-/// Runs a client against a name that is minted, and against one that is spliced: that it refuses.
+/// Checks that a client refuses a minted name and a spliced one.
 fn run_client(program: &str) {
     if !is_possible() || !need(program) {
         return;

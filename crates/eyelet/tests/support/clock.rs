@@ -20,7 +20,7 @@ pub fn library() -> Option<PathBuf> {
     found
 }
 
-/// Has the clock of a command be wrong by what this file says, such as `-1d`, from when it says so.
+/// Moves the clock of a command by the offset in this file, such as `-1d`, once it is there.
 pub fn follow(command: &mut Command, library: &Path, file: &Path) {
     shift(command, library, "");
     command.env_remove("FAKETIME");

@@ -35,27 +35,28 @@ const SEGMENT: u32 = 536;
 /// The bytes that an upstream that sends without end has on its way at once: several TLS records.
 const ENDLESS_BUFFER: usize = 32 << 10;
 
-/// Returns the size of a flood. `EYELET_FLOOD=10` makes each ten times as large. Sizes are those at
-/// which an edge without bounds failed, so that a debug build is through in a minute on a machine
-/// that is busy. Each is a multiple of what the budget has room for, and more come to the same
-/// bound.
+/// Returns the size of a flood. `EYELET_FLOOD=10` makes each ten times as large. At these sizes an
+/// edge without bounds failed. A debug build is through in a minute on a busy machine. Each is a
+/// multiple of what the budget has room for, and more come to the same bound.
 pub fn sized(count: usize) -> usize {
     let times = std::env::var("EYELET_FLOOD").ok().and_then(|text| text.parse().ok());
     count * times.unwrap_or(1)
 }
 
-/// Tests of a program that may have a crowd at the same time: each waits most of its time, and
-/// the edges of four still serve who behaves in time, and shed in time, on two busy processors.
-const CROWDS_MAX: usize = 4;
+/// Room for crowds that come at the same time. A flood takes [`FLOOD`] of it, so that four run:
+/// their edges still serve who behaves in time, and shed in time, on two busy processors.
+const ROOM_MAX: usize = 8;
+const FLOOD: usize = 2;
+/// A crowd that comes and then stands still, until memory does, takes this much: its test waits
+/// most of its time, and no edge of it has to be in time.
+const STANDING: usize = 1;
 /// Descriptors that tests without a crowd may have open meanwhile.
 const SPARE_DESCRIPTORS: usize = 4_000;
 
 /// The permission to hold thousands of connections, which is given back when dropped.
-pub struct Permit {
-    descriptors: usize,
-}
+pub struct Permit(Room);
 
-/// The permits that there are: crowds, and descriptors, which belong to the process.
+/// The room for permits: for crowds, and descriptors, which belong to the process.
 struct Room {
     crowds: usize,
     descriptors: usize,
@@ -66,23 +67,33 @@ static ROOM: LazyLock<Mutex<Room>> = LazyLock::new(|| {
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let descriptors = maximum.map_or(usize::MAX, |maximum| usize::try_from(maximum).unwrap());
     Mutex::new(Room {
-        crowds: CROWDS_MAX,
+        crowds: ROOM_MAX,
         descriptors: descriptors.saturating_sub(SPARE_DESCRIPTORS),
     })
 });
 static GIVEN_BACK: Condvar = Condvar::new();
 
 /// Waits for the permission to have so many descriptors open: those of the clients, and of their
-/// upstreams' ends. Who wants more than there are has the only crowd.
+/// upstreams' ends, one for a connection or a stream of HTTP/2. Who asks for more than it needs
+/// keeps others waiting. Who wants more than there are has the only crowd.
 pub fn permit(descriptors: usize) -> Permit {
+    permit_for(FLOOD, descriptors)
+}
+
+/// Waits for the permission to have a crowd that stands still.
+pub fn permit_standing(descriptors: usize) -> Permit {
+    permit_for(STANDING, descriptors)
+}
+
+fn permit_for(crowds: usize, descriptors: usize) -> Permit {
     let mut room = ROOM.lock();
     loop {
-        let is_alone = room.crowds == CROWDS_MAX;
-        if is_alone || (room.crowds > 0 && room.descriptors >= descriptors) {
+        let is_alone = room.crowds == ROOM_MAX;
+        if is_alone || (room.crowds >= crowds && room.descriptors >= descriptors) {
             let descriptors = descriptors.min(room.descriptors);
-            room.crowds -= 1;
+            room.crowds -= crowds;
             room.descriptors -= descriptors;
-            return Permit { descriptors };
+            return Permit(Room { crowds, descriptors });
         }
         GIVEN_BACK.wait(&mut room);
     }
@@ -91,8 +102,8 @@ pub fn permit(descriptors: usize) -> Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut room = ROOM.lock();
-        room.crowds += 1;
-        room.descriptors += self.descriptors;
+        room.crowds += self.0.crowds;
+        room.descriptors += self.0.descriptors;
         GIVEN_BACK.notify_all();
     }
 }

@@ -45,8 +45,8 @@ pub use program::{Said, Talk, long_output, need, output};
 pub use upstream::Upstream;
 pub use visits::{Visited, Visits};
 
-/// The time for which a test waits for what must come: far more than it takes on a machine with two
-/// cores that seven others load, and little enough that a hanging test ends.
+/// The time for which a test waits for an event. It is far more than a loaded machine with two
+/// cores needs, and short enough that a hanging test ends.
 pub const SOON: Duration = Duration::from_secs(60);
 /// The time for which a test looks for what must not come.
 pub const A_WHILE: Duration = Duration::from_millis(300);

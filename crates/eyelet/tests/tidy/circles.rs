@@ -41,7 +41,7 @@ pub fn circles(files: &[File], folder: &str) -> Vec<BTreeSet<String>> {
 }
 
 /// The imports of folders at a depth: what lies deeper is a part of its folder. A file that only
-/// leads to the folder of its name is a part of that.
+/// leads to the folder of its name is a part of that folder.
 fn folders<'a>(
     imports: &BTreeMap<Path<'a>, BTreeSet<Path<'a>>>,
     depth: usize,

@@ -123,7 +123,6 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-wire",
             "serde",
             "thiserror",
-            "zeroize",
         ]),
     ),
     (
@@ -147,6 +146,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     (
         "crates/table",
         Some(&[
+            "eyelet-hold",
             "eyelet-memory",
             "eyelet-relay",
             "eyelet-sys",
@@ -201,7 +201,6 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-pki",
             "eyelet-policy",
             "eyelet-sys",
-            "humantime",
             "ipnet",
             "rcgen",
             "rustls-pki-types",
@@ -419,7 +418,6 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
         "crates/recoding",
         Some(&[
             "aws-lc-rs",
-            "base64",
             "bytes",
             "eyelet-compress",
             "eyelet-config",
@@ -496,7 +494,6 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "aws-lc-rs",
             "base64",
             "bytes",
-            "eyelet-acme",
             "eyelet-balance",
             "eyelet-compress",
             "eyelet-config",
@@ -517,7 +514,6 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-upstream",
             "eyelet-wire",
             "http",
-            "thiserror",
             "tokio",
             "tracing",
             "zeroize",
@@ -537,6 +533,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-handover",
             "eyelet-hold",
             "eyelet-http",
+            "eyelet-http1",
             "eyelet-memory",
             "eyelet-pki",
             "eyelet-policy",

@@ -15,8 +15,8 @@ const SCRATCH_BYTES_KEPT: usize = 512;
 /// Decodes what one peer sends. It keeps the dynamic table between blocks.
 pub struct HpackDecoder {
     table: DynamicTable,
-    /// Largest size that the peer may choose: the one that HTTP/2 begins with, or less where an
-    /// earlier version has announced less on.
+    /// Largest size that the peer may choose: HTTP/2's default, or less if an earlier version has
+    /// announced less.
     limit: u16,
     /// The place in the current block.
     place: BlockPlace,

@@ -75,11 +75,7 @@ impl HpackEncoder {
     /// Begins a block: says a changed size of the table (RFC 7541 section 4.2).
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         let Some(smallest) = self.smallest.take() else { return };
-        let size = self.table.size_max();
-        if smallest < size {
-            integer::write(usize::from(smallest), 0x20, 5, out);
-        }
-        integer::write(usize::from(size), 0x20, 5, out);
+        say_table_size(self.table.size_max(), smallest, out);
     }
 
     /// Appends a field.
@@ -129,6 +125,14 @@ impl HpackEncoder {
     }
 }
 
+/// Says the size of the table, and the smallest that it had since the last block.
+pub(crate) fn say_table_size(size: u16, smallest: u16, out: &mut Vec<u8>) {
+    if smallest < size {
+        integer::write(usize::from(smallest), 0x20, 5, out);
+    }
+    integer::write(usize::from(size), 0x20, 5, out);
+}
+
 /// Credentials, which no table may hold.
 fn is_secret(field: &HeaderField<'_>) -> bool {
     match field.name {
@@ -157,7 +161,7 @@ pub(super) fn write_inserted(index: usize, name: &[u8], value: &[u8], out: &mut 
 }
 
 /// A literal field that the table does not get (RFC 7541 6.2.2).
-fn write_plain(index: usize, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_plain(index: usize, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     if index == 0 || value.len() > PLAIN_BYTES_MAX {
         return write_literal(index, (0x00, 4), name, value, out);
     }

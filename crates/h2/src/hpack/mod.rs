@@ -14,6 +14,7 @@ mod table;
 
 pub use decoder::HpackDecoder;
 pub use encoder::{ENCODER_TABLE_BYTES, HpackEncoder};
+pub(crate) use encoder::{say_table_size, write_plain};
 pub use fault::HpackFault;
 pub(crate) use shared_fields::common_entries;
 pub use table::TABLE_BYTES_MAX;

@@ -1,12 +1,14 @@
 //! Open streams of parked connections: their entries, what is answered on them, what is refused.
 
+use std::iter::repeat;
+
 use super::parked::check_go_away;
 use super::*;
 use crate::frame::setting;
 use crate::stream::{Receiving, Sending};
 use crate::{
-    NotAtRest, PARKED_FIXED_BYTES, PARKED_STREAM_BYTES, ParkedAnswer, ParkedConnection,
-    ParkedFault, RequestKind, StreamEntryFault,
+    LastOfStream, NotAtRest, PARKED_FIXED_BYTES, PARKED_STREAM_BYTES, ParkedAnswer,
+    ParkedConnection, ParkedFault, RequestKind, StreamEntryFault,
 };
 
 /// The index at which the first entry begins.
@@ -95,14 +97,31 @@ fn streams_end_where_they_rest_as_their_windows_allow() {
     talk.feed(&frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 4]));
     talk.take();
     let parked = talk.connection.export().unwrap();
-    let (mut nth, mut out) = (0, Vec::new());
-    let ends = || {
-        nth += 1;
-        nth > 1
-    };
-    ParkedConnection::end_streams(parked.as_bytes(), b"last", ends, &mut out);
+    let mut lasts = [LastOfStream::Nothing].into_iter().chain(repeat(LastOfStream::Data(b"last")));
+    let mut out = Vec::new();
+    ParkedConnection::end_streams(parked.as_bytes(), || lasts.next().unwrap(), &mut out);
     // Of stream 3 three bytes may be sent, and of the connection seven.
     assert_eq!(out, last_data(5, b"last"));
+}
+
+/// A response stands alone where its text does not fit, and follows a changed size of the table.
+/// One that has begun gets none.
+#[test]
+fn streams_are_answered_where_they_rest() {
+    let mut talk = with_streams(&[1]);
+    let changed = [(setting::HEADER_TABLE_SIZE, 64), (setting::INITIAL_WINDOW_SIZE, 10)];
+    talk.feed(&[settings(&changed), get(3), post(5), get(7)].concat());
+    talk.take();
+    let parked = talk.connection.export().unwrap();
+    let texts: [&[u8]; 4] = [b"too late", b"this fits", b"and this", b"this is long"];
+    let mut lasts = texts.iter().map(|text| LastOfStream::Response { status: 503, text });
+    ParkedConnection::end_streams(parked.as_bytes(), || lasts.next().unwrap(), &mut talk.out);
+    ParkedConnection::go_away(parked.as_bytes(), &mut talk.out);
+    // The first block says the size: 64, in five bits and eight.
+    assert_eq!(talk.out[FRAME_HEAD_BYTES..][..2], [0x3f, 64 - 31]);
+    let said = "HEADERS 3 0x4 2; frame 0x0; HEADERS 5 0x4 2; frame 0x0; RST_STREAM 5 NO_ERROR; \
+                HEADERS 7 0x5 2; GOAWAY 7 NO_ERROR";
+    assert_eq!(talk.take(), said);
 }
 
 #[test]

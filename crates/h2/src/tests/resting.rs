@@ -216,8 +216,8 @@ impl Run {
         heard.fault.is_none()
     }
 
-    /// Both would rest with the same bytes, unless the one that never does has read the beginning
-    /// of a frame that the other left in its input.
+    /// Both would rest with the same bytes, unless the one that never rests has read the beginning
+    /// of a frame.
     fn check_rest(&self, parked: Result<ParkedConnection, NotAtRest>) {
         let (parked, wanted) = (parked.map(uncounted), self.stays.export().map(uncounted));
         let is_ahead = wanted == Err(NotAtRest::Frame);

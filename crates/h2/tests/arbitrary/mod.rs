@@ -5,7 +5,7 @@
 use eyelet_h2::hpack::{HeaderField, HpackDecoder, HpackEncoder, HpackFault};
 use eyelet_h2::{
     ConnectionFault, ErrorCode, H2Connection, H2Event, H2Limits, H2Received, INPUT_BYTES_MIN,
-    OUTPUT_BYTES_MAX, PREFACE, ParkedAnswer, ParkedConnection, RequestKind,
+    LastOfStream, OUTPUT_BYTES_MAX, PREFACE, ParkedAnswer, ParkedConnection, RequestKind,
 };
 
 /// Most bytes that one call appends beyond the bound of the output.
@@ -180,8 +180,9 @@ pub fn any_parked(data: &[u8]) {
     let again = H2Connection::import(&parked, 0).unwrap().export().unwrap();
     let twice = H2Connection::import(&again, 0).unwrap().export().unwrap();
     assert_eq!(again, twice);
-    // What is answered on the bytes is what the connection answers.
     parked = again;
+    check_last_frames(&parked);
+    // What is answered on the bytes is what the connection answers.
     let mut connection = H2Connection::import(&parked, 0).unwrap();
     let (mut out, mut wanted) = (Vec::new(), Vec::new());
     let consumed = match parked.answer(frames, 0, &mut out) {
@@ -203,4 +204,25 @@ pub fn any_parked(data: &[u8]) {
         Ok(H2Received::NeedMore { consumed: 0, .. } | H2Received::Event { .. })
     ));
     assert_eq!((out, Ok(parked)), (wanted, connection.export()));
+}
+
+/// The last frames of its streams are whole, and a client of the connection reads them.
+fn check_last_frames(parked: &ParkedConnection) {
+    let (mut out, mut streams) = (Vec::new(), 0);
+    let last = || {
+        streams += 1;
+        LastOfStream::Response { status: 503, text: b"late" }
+    };
+    ParkedConnection::end_streams(parked.as_bytes(), last, &mut out);
+    assert_eq!(streams, parked.streams());
+    let (mut rest, mut decoder) = (&out[..], HpackDecoder::new());
+    while let Some(([a, b, c, kind, ..], behind)) = rest.split_first_chunk::<9>() {
+        let (payload, later) = behind.split_at(u32::from_be_bytes([0, *a, *b, *c]) as usize);
+        if *kind == 1 {
+            let used = decoder.decode(payload, |_| ()).unwrap();
+            decoder.end(&payload[used..]).unwrap();
+        }
+        rest = later;
+    }
+    assert!(rest.is_empty());
 }

@@ -1,5 +1,5 @@
-//! Verdicts that pass from a process to the one that takes over: those that are remembered, and
-//! those that were given while connections moved.
+//! Verdicts that pass to the process that takes over: remembered ones, and those that were given
+//! while connections moved.
 
 use std::net::IpAddr;
 

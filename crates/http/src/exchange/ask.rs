@@ -37,7 +37,7 @@ use eyelet_upstream::request::{HeadAsked, NoAnswer, UpstreamRequest};
 /// Interim responses to one request: each is a TLS record to the client.
 const INTERIM_MAX: usize = 100;
 
-/// A request that was made as its client makes it has a response that fits.
+/// A request that was sent as its client wrote it has a response that fits.
 pub const NO_FIT: Failure =
     Failure::Answer(Reason::Internal("a response was to be asked for twice"));
 
@@ -202,7 +202,7 @@ impl<'a> Exchange<'a, '_> {
         terms.origin.is_none()
             && terms.switch.is_none()
             && terms.wanted.may_pass_lines()
-            && self.served.sets_no_fields()
+            && self.served.rule.sets_no_fields(&self.served.http.shared.config.http.headers)
             && self.stream.as_http1().is_some()
     }
 
@@ -246,7 +246,7 @@ impl<'a> Exchange<'a, '_> {
             member.health.answered(self.served.http.engine.now_unix_ms());
         }
         if let ReceivedHead::Fields(response) = head
-            && self.served.intermediary.codes_requests()
+            && self.served.rule.intermediary.codes_requests()
         {
             asked.found.upstream.note_coded_bodies(&response.parts, asked.is_coded);
         }
@@ -286,6 +286,9 @@ impl<'a> Exchange<'a, '_> {
                 }
                 if let Poll::Ready(head) = self.poll_head(task, upstream, wait.asked) {
                     return Poll::Ready(head.map(HeadEvent::Response));
+                }
+                if !self.is_any_due(task) {
+                    return Poll::Pending;
                 }
                 if wait.may_rest && self.rests_before_head(asked, began) {
                     self.record.note_rests(self.served, clock::since(began));
@@ -360,6 +363,13 @@ impl<'a> Exchange<'a, '_> {
             return Poll::Ready(Err(exchange_error.into()));
         }
         Poll::Pending
+    }
+
+    /// False in most polls: no deadline has passed, and nothing is to rest. Then it waits for that.
+    fn is_any_due(&mut self, task: &mut Context<'_>) -> bool {
+        self.stream.is_multiplexed()
+            || self.served.http.engine.rests_at_once()
+            || self.stream.poll_late(task).is_ready()
     }
 
     /// Waits until the upstream's timeout ends, or the request's body has not moved for too long.

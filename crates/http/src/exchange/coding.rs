@@ -20,9 +20,12 @@ use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::head::{Length, Response};
 use eyelet_http1::head_lines::{HeadLines, ReceivedHead};
 use eyelet_recoding::{BodyInfo, PassingHead, RequestCodings};
+use eyelet_upstream::Upstream;
 
 /// The time for which a response's head waits for the first bytes of its body.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// Bytes of a body that is copied behind its head.
+const WHOLE_BYTES_MAX: usize = 1 << 10;
 
 impl Exchange<'_, '_> {
     /// Chooses the coding of a response: one with a body by its first bytes as well. Returns the
@@ -42,6 +45,9 @@ impl Exchange<'_, '_> {
             passing.download.through(compressors.response(wanted, parts, None, &[]));
             return Ok(Some(Length::Empty));
         }
+        if let Some(length) = self.pass_whole(passing, wanted, head) {
+            return Ok(Some(length));
+        }
         // Not before the request's body is sent: the response's body may wait for it.
         let is_uploaded = passing.upload.done;
         let may_be_coded = || match &*head {
@@ -57,8 +63,8 @@ impl Exchange<'_, '_> {
             let download = &mut passing.download;
             let (length, complete) = (lines.length(), download.is_first_all());
             let body = Beginning { length: Some(length), complete, first: download.first() };
-            if let Some(coder) = compressors.passing(wanted, &passing_head(lines), &body) {
-                download.through(coder);
+            if let Some(why) = compressors.passing(wanted, &passing_head(lines), &body) {
+                download.pass_as_is(why);
                 return Ok(Some(Length::Known(length)));
             }
             *head = ReceivedHead::Fields(lines.read()?.into());
@@ -72,6 +78,29 @@ impl Exchange<'_, '_> {
             Err(ResponseFault::NoRoom) if compressors.can_repeat(wanted) => Ok(None),
             begun => Ok(Some(begun?)),
         }
+    }
+
+    /// Passes a small body together with its head, if all of it came with that and passes as it is.
+    fn pass_whole(
+        &self,
+        Passing { found, download, .. }: &mut Passing<'_>,
+        wanted: &RequestCodings,
+        head: &mut ReceivedHead,
+    ) -> Option<Length> {
+        let (ReceivedHead::Lines(lines), Upstream::Http1(upstream)) = (head, &mut found.upstream)
+        else {
+            return None;
+        };
+        let (first, length) = (&upstream.received, lines.length());
+        if first.len() as u64 != length || first.len() > WHOLE_BYTES_MAX {
+            return None;
+        }
+        let body = Beginning { length: Some(length), complete: true, first };
+        let why = self.served.http.compressors.passing(wanted, &passing_head(lines), &body)?;
+        lines.take_body(&mut upstream.received);
+        download.pass_as_is(why);
+        download.has_passed(length);
+        Some(Length::Known(length))
     }
 
     /// Reads the first bytes of a body, to choose its coding by. If none are here and it

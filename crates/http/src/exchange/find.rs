@@ -118,6 +118,8 @@ struct Dial<'r> {
     /// The index of the upstream in the rule.
     index: usize,
     time: DialTime,
+    /// Later requests may use its connection, too.
+    is_kept: bool,
 }
 
 impl Exchange<'_, '_> {
@@ -133,6 +135,7 @@ impl Exchange<'_, '_> {
         // A reload while the request is held may have changed the upstream.
         let mut newer: Option<(_, Route)> = None;
         let (mut dials, mut arrived, mut held) = (Dials::default(), None, None::<HeldRequest>);
+        let mut for_port = None::<HeldRequest>;
         loop {
             let (http, route) = match &newer {
                 Some((http, route)) => (http, route),
@@ -149,8 +152,8 @@ impl Exchange<'_, '_> {
             if let Some(kept) = target.take(http, request, want.idle) {
                 return Ok(found(kept));
             }
-            // One deadline for other requests' dials and for its own.
-            let give_up_at = *arrived.get_or_insert_with(Instant::now) + route.wait();
+            let arrived_at = *arrived.get_or_insert_with(Instant::now);
+            let give_up_at = arrived_at + route.wait();
             if spoken(target.to, request.needs_http1) != Spoken::Http1 && shelf.is_dialled(in_vain)
             {
                 self.stream.due_in(dial_wait(served, route));
@@ -159,18 +162,18 @@ impl Exchange<'_, '_> {
             }
             let limit = http.dialler.connect_timeout;
             let is_last = tried.count() + 1 >= route.upstreams();
-            let time = share(limit, dials.passed(Instant::now()), is_last);
-            let dial = Dial { http, route, target: &target, index, time };
-            let failure = match Box::pin(self.dial(&dial, request)).await? {
-                Ok(Dialled::Http1(mut connection)) => {
-                    // The connection's own route keeps connections to its own upstream only.
-                    connection.is_single_use = newer.is_some();
-                    return Ok(found(Upstream::Http1(connection)));
+            let may_wait = Instant::now() < arrived_at + limit && !http.engine.is_draining();
+            if may_wait && is_without_port(shelf, for_port.as_mut()) {
+                match for_port.is_none() && !is_last {
+                    true => tried.add(index),
+                    false => self.wait_for_port(shelf, &mut for_port, arrived_at + limit).await?,
                 }
-                Ok(Dialled::Http2(made)) => match Http2Connection::ask(&made, request) {
-                    Some(asked) => return Ok(found(Upstream::Http2(Box::new(asked)))),
-                    None => DialFailure { name: made.name.clone(), reason: UNREAD },
-                },
+                continue;
+            }
+            let time = share(limit, dials.passed(Instant::now()), is_last);
+            let dial = Dial { http, route, target: &target, index, time, is_kept: newer.is_none() };
+            let failure = match Box::pin(self.dial(&dial, request)).await? {
+                Ok(upstream) => return Ok(found(upstream)),
                 Err(failure) => failure,
             };
             let has_next = dial.note_failed(&failure.reason, tried)
@@ -178,28 +181,28 @@ impl Exchange<'_, '_> {
             if has_next && dials.passed(Instant::now()) < limit {
                 continue;
             }
-            // It was reached, and waiting changes nothing.
-            let is_final = matches!(failure.reason, Reason::Loop(_) | Reason::UpstreamNotTls);
-            let is_late = Instant::now() >= give_up_at || http.engine.is_draining();
-            if held.is_none() && want.hold && !is_final && !is_late {
-                held = route.shelf.hold();
+            let may_hold = want.hold && Instant::now() < give_up_at && !http.engine.is_draining();
+            match failure.reason {
+                Reason::NoLocalPort(ref lack) if may_wait && lack.is_in_use() => {
+                    self.wait_for_port(shelf, &mut for_port, arrived_at + limit).await?;
+                }
+                // It was reached, and waiting changes nothing.
+                Reason::Loop(_) | Reason::UpstreamNotTls => return Err(self.give_up(failure)),
+                _ if may_hold => self.hold(&route.shelf, &mut held, give_up_at, failure).await?,
+                _ => return Err(self.give_up(failure)),
             }
-            let Some(held) = held.as_mut().filter(|_| !is_final && !is_late) else {
-                return Err(self.give_up(failure));
-            };
-            *tried = Tried::default();
-            Box::pin(while_here(self.stream, held.wait(give_up_at))).await?;
-            dials.began = None;
+            (*tried, dials.began) = (Tried::default(), None);
             newer = newer_route(served, request).or(newer);
         }
     }
 
-    /// Dials, while the client is connected.
+    /// Dials, while the client is connected. The connection's own route keeps connections to its
+    /// own upstream only.
     async fn dial(
         &mut self,
         dial: &Dial<'_>,
         request: &UpstreamRequest<'_>,
-    ) -> Result<Result<Dialled, DialFailure>, Failure> {
+    ) -> Result<Result<Upstream, DialFailure>, Failure> {
         let Dial { http, route, target, time, .. } = *dial;
         let served = self.served;
         let _counted = room::take_upstream(served, target.to)?;
@@ -219,7 +222,45 @@ impl Exchange<'_, '_> {
         if let Some(dialling) = dialling {
             dialling.over(dialled.as_ref().ok());
         }
-        Ok(dialled)
+        Ok(match dialled {
+            Ok(Dialled::Http1(mut connection)) => {
+                connection.is_single_use = !dial.is_kept;
+                Ok(Upstream::Http1(connection))
+            }
+            Ok(Dialled::Http2(made)) => match Http2Connection::ask(&made, request) {
+                Some(asked) => Ok(Upstream::Http2(Box::new(asked))),
+                None => Err(DialFailure { name: made.name.clone(), reason: UNREAD }),
+            },
+            Err(failure) => Err(failure),
+        })
+    }
+
+    /// Waits after a dial that failed, until the upstream may accept connections.
+    async fn hold(
+        &mut self,
+        shelf: &Shelf,
+        held: &mut Option<HeldRequest>,
+        end: Instant,
+        failure: DialFailure,
+    ) -> Result<(), Failure> {
+        if held.is_none() {
+            *held = shelf.hold();
+        }
+        let Some(held) = held else { return Err(self.give_up(failure)) };
+        Ok(Box::pin(while_here(self.stream, held.wait(end))).await?)
+    }
+
+    /// Waits until a local port may be free, or another request has used its connection.
+    async fn wait_for_port(
+        &mut self,
+        shelf: &Shelf,
+        held: &mut Option<HeldRequest>,
+        end: Instant,
+    ) -> Result<(), ExchangeError> {
+        let held = held.get_or_insert_with(|| shelf.hold_for_port());
+        // The wait ends first, and one dial more says why.
+        self.stream.due_in(2 * self.served.http.dialler.connect_timeout);
+        Box::pin(while_here(self.stream, held.wait(end))).await
     }
 
     /// The failure of a request that has no connection and is not held.
@@ -244,6 +285,12 @@ impl Dial<'_> {
     }
 }
 
+/// True if a request that is `held`, or a new one, must not dial now: no local port was left, and
+/// another request finds out when there is one.
+fn is_without_port(shelf: &Shelf, held: Option<&mut HeldRequest>) -> bool {
+    held.map_or(shelf.is_without_port(), |held| !held.takes_turn())
+}
+
 /// The route under a newer configuration, if its rules take the request. A secret is for the
 /// upstreams that it was given for.
 fn newer_route(
@@ -262,7 +309,7 @@ fn may_leave_early(
     request: &UpstreamRequest<'_>,
 ) -> bool {
     let is_only = route.upstreams() == 1 && route.wait().is_zero();
-    request.again && is_only && served.intermediary.is_near_client()
+    request.again && is_only && served.rule.intermediary.is_near_client()
 }
 
 /// The dials for a request.

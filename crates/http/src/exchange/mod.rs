@@ -67,7 +67,9 @@ impl Exchange<'_, '_> {
     fn respond(&mut self, mut head: response::Parts, length: Length) {
         self.record.status = Some(head.status.as_u16());
         request_body::offer(self.served, &mut head, self.record.failed);
-        self.served.set_fields(&mut head.headers);
+        self.served
+            .rule
+            .set_fields(&self.served.http.shared.config.http.headers, &mut head.headers);
         self.stream.respond(head, length);
     }
 

@@ -225,7 +225,7 @@ pub fn coded(
         Length::Chunked => None,
         Length::Empty | Length::UntilClose => return None,
     };
-    let may_code = served.intermediary.codes_requests();
+    let may_code = served.rule.intermediary.codes_requests();
     if !may_code || !request::may_code(&parts.headers, length, host) {
         return None;
     }

@@ -38,7 +38,7 @@ use eyelet_resting::{
 };
 use eyelet_telemetry::reason::Reason;
 use eyelet_upstream::http1::{Http1Connection, RestingConnection};
-use eyelet_upstream::request::{BodyCodings, HeadAsked, NoAnswer, UpstreamRequest};
+use eyelet_upstream::request::{HeadAsked, NoAnswer, UpstreamRequest};
 use eyelet_upstream::{RestingUpstream, Upstream};
 
 /// So many times longer a request of an originate rule waits before it rests: 10 seconds.
@@ -77,7 +77,7 @@ pub async fn resume(
     let written = &*written;
     record.note_kept(&name, connection.tls_info().cloned());
     let mut exchange = Exchange { served, stream, record, written };
-    let end = match resumed_upstream(served, kept, (connection, name), &mut state) {
+    let end = match kept.resumed(served, connection, name, &mut state) {
         Ok(upstream) => exchange.go_on(upstream, state, (&method, since)).await,
         Err(failure) => Err(failure),
     };
@@ -91,29 +91,32 @@ pub async fn resume(
     end.of(&mut log_entry)
 }
 
-/// The upstream of an exchange that goes on at this step.
-fn resumed_upstream(
-    served: &ServedConnection,
-    KeptUpstream { upstream, open }: KeptUpstream,
-    (connection, name): (KeptConnection, Arc<str>),
-    state: &mut RestingState,
-) -> Result<Upstream, Failure> {
-    let (socket, tls) = match (upstream, connection) {
-        (RestingUpstream::Shared(two), _) => return Ok(Upstream::Http2(two)),
-        (RestingUpstream::Socket(socket), KeptConnection::Own(tls)) => (socket, tls),
-        (RestingUpstream::Socket(_), KeptConnection::Shared(_)) => return Err(NO_EXCHANGE),
-    };
-    let received = match state {
-        RestingState::PassesDown(_, download) => std::mem::take(&mut download.received),
-        RestingState::AwaitsHead(..)
-        | RestingState::Held(_)
-        | RestingState::WebSocket(_)
-        | RestingState::Switched(_) => BytesMut::new(),
-    };
-    let resting = RestingConnection { socket, tls, name, received, open };
-    let resumed = Http1Connection::resumed(&served.http.engine, resting);
-    let resumed = resumed.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
-    Ok(Upstream::Http1(Box::new(resumed)))
+impl KeptUpstream {
+    /// The upstream of an exchange that goes on at this step.
+    fn resumed(
+        self,
+        served: &ServedConnection,
+        connection: KeptConnection,
+        name: Arc<str>,
+        state: &mut RestingState,
+    ) -> Result<Upstream, Failure> {
+        let (socket, tls) = match (self.upstream, connection) {
+            (RestingUpstream::Shared(two), _) => return Ok(Upstream::Http2(two)),
+            (RestingUpstream::Socket(socket), KeptConnection::Own(tls)) => (socket, tls),
+            (RestingUpstream::Socket(_), KeptConnection::Shared(_)) => return Err(NO_EXCHANGE),
+        };
+        let received = match state {
+            RestingState::PassesDown(_, download) => std::mem::take(&mut download.received),
+            RestingState::AwaitsHead(..)
+            | RestingState::Held(_)
+            | RestingState::WebSocket(_)
+            | RestingState::Switched(_) => BytesMut::new(),
+        };
+        let resting = RestingConnection { socket, tls, name, received, open: self.open };
+        let resumed = Http1Connection::resumed(&served.http.engine, resting);
+        let resumed = resumed.map_err(|error| Failure::Cut(Reason::upstream_io(&error)))?;
+        Ok(Upstream::Http1(Box::new(resumed)))
+    }
 }
 
 /// A request's head as its upstream got it, in the form of HTTP/1.1.
@@ -244,19 +247,12 @@ impl<'a> Exchange<'a, '_> {
         terms: &ResponseTerms<'_>,
     ) -> Result<ExchangeEnd, Failure> {
         let authority = parts.uri.authority().ok_or(NO_EXCHANGE)?;
-        let mut request = UpstreamRequest {
-            parts,
-            host: authority.as_str(),
-            body: BodyCodings::default(),
-            // They are in its head.
-            forwarded: &Rc::default(),
-            length: *length,
-            trailers: lists(&parts.headers, &header::TE, "trailers"),
-            again: true,
-            needs_http1: false,
-            // One with a secret is not sent again after it rested.
-            carries_secret: false,
-        };
+        // The fields about the client are in its head.
+        let forwarded = Rc::default();
+        // One with a secret is not sent again after it rested.
+        let request = UpstreamRequest::without_body(parts, authority.as_str(), &forwarded);
+        let trailers = lists(&parts.headers, &header::TE, "trailers");
+        let mut request = UpstreamRequest { length: *length, trailers, again: true, ..request };
         self.ask_and_pass(&mut request, terms).await?.ok_or(NO_FIT)
     }
 
@@ -283,7 +279,11 @@ impl Exchange<'_, '_> {
     /// connection to the upstream of its own, that is not kept behind a response that rested.
     pub(super) fn rest_after_before_head(&self) -> Duration {
         let rest_after = self.served.http.engine.rest_after();
-        if self.served.intermediary.is_near_client() { NEAR_RESTS * rest_after } else { rest_after }
+        if self.served.rule.intermediary.is_near_client() {
+            NEAR_RESTS * rest_after
+        } else {
+            rest_after
+        }
     }
 
     /// Returns how long an exchange that rested waits for one, where nothing has moved since then.
@@ -312,7 +312,7 @@ impl Exchange<'_, '_> {
     fn client_rests(&self) -> bool {
         self.stream.rests().is_some()
             && self.served.may_rest(self.stream.is_multiplexed())
-            && !matches!(self.served.intermediary, Intermediary::Proxy { .. })
+            && !matches!(self.served.rule.intermediary, Intermediary::Proxy { .. })
     }
 
     /// Waits until the exchange may rest, or no byte has moved for too long. One that another

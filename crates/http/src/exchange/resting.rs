@@ -13,7 +13,7 @@ use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::worker::Http;
 use eyelet_resting::{KeptConnection, RestingExchange, RestingFacts, RestingState};
 use eyelet_telemetry::info::ConnectionInfo;
-use eyelet_telemetry::reason::Reason;
+use eyelet_telemetry::reason::{Class, Reason};
 use eyelet_telemetry::upstream::OpenExchange;
 use eyelet_upstream::RestingUpstream;
 use zeroize::Zeroizing;
@@ -45,6 +45,17 @@ pub struct KeptUpstream {
     pub open: Vec<OpenExchange>,
 }
 
+/// The status that the client of a held request gets if its connection ends here before anybody has
+/// decided.
+pub const UNDECIDED_STATUS: u16 = 503;
+
+/// The status that the client of a held request got whose connection has ended for this reason.
+pub fn undecided_status(reason: &Reason) -> Option<u16> {
+    let is_ours = matches!(reason.class(), Class::Drained | Class::Ended | Class::Shed)
+        || *reason == Reason::RuleGone;
+    is_ours.then_some(UNDECIDED_STATUS)
+}
+
 /// Writes the access line of an exchange that ends while it rests. `name` is its upstream's address
 /// if that is not its connection's.
 pub fn end_rested(served: &ServedConnection, form: &[u8], name: Option<&str>, reason: Reason) {
@@ -62,6 +73,9 @@ pub fn end_rested(served: &ServedConnection, form: &[u8], name: Option<&str>, re
     let served = by_hold.as_ref().unwrap_or(served);
     let mut entry = RequestLogEntry::resumed(served, facts, Rc::default());
     let record = &mut entry.record;
+    if by_hold.is_some() {
+        record.status = undecided_status(&reason);
+    }
     (record.failed, record.reason) = (true, reason);
     let own = served.info.decided.upstream.as_ref().map(|name| name.to_text());
     let is_held = matches!(state, RestingState::Held(_));

@@ -1,5 +1,5 @@
-//! Decides if a request that got no response is sent again: where that does no harm (RFC 9110
-//! section 9.2.2), or the upstream has certainly not processed it (RFC 9113 section 8.7).
+//! Decides if a request that got no response is sent again. It is if a repetition does no harm (RFC
+//! 9110 section 9.2.2), or if the upstream has certainly not processed it (RFC 9113 section 8.7).
 
 use eyelet_balance::group::Tried;
 

@@ -2,6 +2,7 @@
 //! the response, and writes the access line.
 
 mod held;
+mod incoming;
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -11,7 +12,8 @@ use bytes::Bytes;
 use eyelet_compress::fields::lists;
 use http::{HeaderMap, Method, StatusCode, header, request, response};
 
-use self::held::{Waited, wait_for_verdict};
+use self::held::Waited;
+use self::incoming::IncomingRequest;
 use super::ask::{Answered, AskResult, NO_FIT, ResponseTerms, RestingRequest};
 use super::end::ExchangeEnd;
 use super::find::FoundUpstream;
@@ -31,6 +33,7 @@ use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::by_request::{RequestRuling, RequestTraits};
 use eyelet_downstream::connection::served_connection::held_request::HeldRuling;
 use eyelet_downstream::connection::served_connection::record::Record;
+use eyelet_http1::body::Piece;
 use eyelet_http1::fault::ResponseFault;
 use eyelet_http1::fields;
 use eyelet_http1::head::{FieldRole, FieldRoles, Length, SPARE_FIELDS_MAX, give_back};
@@ -55,77 +58,27 @@ pub async fn exchange(
         may_have_others: stream.roles().may_have(FieldRole::Other),
         held_by: stream.held_by(),
     };
-    let other = match served.rule_on(request, traits) {
-        RequestRuling::Own => return exchange_by(served, stream, (request, length), None).await,
+    let ruling = served.rule_on(request, traits);
+    let mut incoming = IncomingRequest { stream, request, length };
+    let other = match ruling {
+        RequestRuling::Own => return incoming.exchange_by(served, None).await,
         RequestRuling::Other(other) => other,
         // Boxed, as all of these: most requests are their connection's.
         RequestRuling::Held(ruling) => {
-            return Box::pin(exchange_held(served, stream, (request, length), *ruling)).await;
+            return Box::pin(incoming.exchange_held(served, *ruling)).await;
         }
         RequestRuling::Refused(refused, reason) => {
             let why = RefusedByRule { reason, held: None, waited_ms: 0 };
-            return Box::pin(refuse_by_rule(&refused, stream, (request, length), why)).await;
+            return Box::pin(incoming.refuse_by_rule(&refused, why)).await;
         }
     };
-    let mut end = Box::pin(exchange_by(&other, stream, (request, length), None)).await;
+    let mut end = Box::pin(incoming.exchange_by(&other, None)).await;
     served.note_upstream_of(&other);
     end.by_rule = Some(other);
     end
 }
 
-/// Serves a request once somebody has allowed it. It takes its fields, as `exchange` does.
-async fn exchange_held(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    (request, length): (&mut request::Parts, Length),
-    HeldRuling { by, key }: HeldRuling,
-) -> ExchangeEnd {
-    let ruled = by.as_deref().unwrap_or(served);
-    let waited = match check(ruled, request) {
-        // Nobody is asked about what is refused anyway.
-        Err(_) => None,
-        Ok(_) => {
-            let asked = (&*request, length);
-            Some(wait_for_verdict((served, ruled), stream, asked, key).await)
-        }
-    };
-    let (mut held, mut waited_ms) = (None, 0);
-    let refusal = match waited {
-        None => None,
-        Some(Waited::Decided(given)) => {
-            let info = *held.insert(given.info());
-            ruled.http.shared.holds.count(info);
-            match (given.decision, info.verdict) {
-                (_, HeldVerdict::Allow) => None,
-                (Some(_), HeldVerdict::Refuse) => Some(HeldEnd::Refused),
-                (None, HeldVerdict::Refuse) => Some(HeldEnd::Undecided),
-            }
-        }
-        Some(Waited::Rests(rest)) => {
-            return ExchangeEnd { held: Some(Box::new(rest)), ..ExchangeEnd::default() };
-        }
-        Some(Waited::Over) => {
-            stream.cut();
-            return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
-        }
-        Some(Waited::Refused(why, ms)) => {
-            waited_ms = ms;
-            Some(why)
-        }
-    };
-    if let Some(why) = refusal {
-        let why = RefusedByRule { reason: Reason::Held(why), held, waited_ms };
-        return refuse_by_rule(ruled, stream, (request, length), why).await;
-    }
-    let mut end = exchange_by(ruled, stream, (request, length), held).await;
-    if let Some(by) = by {
-        served.note_upstream_of(&by);
-        end.by_rule = Some(by);
-    }
-    end
-}
-
-/// The refusal of a request by a rule or a person.
+/// The refusal of a request by a rule or a person, or the end of its wait.
 struct RefusedByRule {
     reason: Reason,
     /// The decision about it, if somebody was asked.
@@ -134,69 +87,127 @@ struct RefusedByRule {
     waited_ms: u32,
 }
 
-/// Answers a request that a rule or a person refuses.
-async fn refuse_by_rule(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    (request, length): (&request::Parts, Length),
-    RefusedByRule { reason, held, waited_ms }: RefusedByRule,
-) -> ExchangeEnd {
-    let refusal = RequestRefusal { status: status(&reason), reason };
-    served.http.count_refused_request(served.info.decided.rule);
-    drop_small_body(stream, request, length).await;
-    let mut record = Record::new(served, request);
-    record.began_before(waited_ms);
-    held.into_iter().for_each(|held| record.note_held(held));
-    let is_taken = answer_refusal(served, stream, (record, &request.method), refusal).await;
-    ExchangeEnd { client_lost: !is_taken, ..ExchangeEnd::default() }
-}
-
-/// Reads and drops the body of a request that is refused, if it is small and comes at once: so the
-/// connection lives. HTTP/2's is dropped behind the answer.
-async fn drop_small_body(stream: &mut Stream<'_>, request: &request::Parts, length: Length) {
-    let is_small = matches!(length, Length::Known(bytes) if bytes <= DROPPED_BYTES_MAX);
-    // A client that waits for a 100 sends no body before the answer.
-    if stream.is_multiplexed() || !is_small || request.headers.contains_key(header::EXPECT) {
-        return;
-    }
-    stream.due_in(DROPPED_WAIT);
-    poll_fn(|task| {
-        while !stream.is_request_done() {
-            match stream.poll_piece(task, PIECE_BYTES_MIN) {
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(_)) => break,
-                Poll::Pending => return stream.poll_late(task).map(drop),
-            }
+impl IncomingRequest<'_, '_> {
+    /// Runs its exchange by the rule of this connection. `held` says who has allowed it.
+    async fn exchange_by(
+        &mut self,
+        served: &ServedConnection,
+        held: Option<HeldInfo>,
+    ) -> ExchangeEnd {
+        let Self { stream, request, length } = self;
+        let mut log_entry =
+            RequestLogEntry::new(served, Record::new(served, request), stream.sent());
+        if let Some(held) = held {
+            log_entry.record.note_held(held);
         }
-        Poll::Ready(())
-    })
-    .await;
-}
+        let RequestLogEntry { record, written, .. } = &mut log_entry;
+        // Counted before cookies are joined: joining reduces the fields but keeps their memory.
+        let spare = request.headers.len() <= SPARE_FIELDS_MAX;
+        let mut exchange = Exchange { served, stream, record, written };
+        let end = match exchange.serve(request, *length).await {
+            Ok(end) => end,
+            // Boxed, as all rare branches: an exchange is as large as its largest branch.
+            Err(failure) => Box::pin(exchange.fail(&request.method, failure)).await,
+        };
+        if spare {
+            give_back(std::mem::take(&mut request.headers));
+        }
+        end.of(&mut log_entry)
+    }
 
-/// Runs an exchange by the rule of this connection. `held` says who has allowed the request.
-async fn exchange_by(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    (request, length): (&mut request::Parts, Length),
-    held: Option<HeldInfo>,
-) -> ExchangeEnd {
-    let mut log_entry = RequestLogEntry::new(served, Record::new(served, request), stream.sent());
-    if let Some(held) = held {
-        log_entry.record.note_held(held);
+    /// Runs its exchange once somebody has allowed it.
+    async fn exchange_held(
+        &mut self,
+        served: &ServedConnection,
+        HeldRuling { by, key }: HeldRuling,
+    ) -> ExchangeEnd {
+        let ruled = by.as_deref().unwrap_or(served);
+        let waited = match check(ruled, self.request) {
+            // Nobody is asked about what is refused anyway.
+            Err(_) => None,
+            Ok(_) => Some(self.wait_for_verdict(served, ruled, key).await),
+        };
+        let (mut held, mut waited_ms) = (None, 0);
+        let refusal = match waited {
+            None => None,
+            Some(Waited::Decided(given)) => {
+                let info = *held.insert(given.info());
+                ruled.http.shared.holds.count(info);
+                match (given.decision, info.verdict) {
+                    (_, HeldVerdict::Allow) => None,
+                    (Some(_), HeldVerdict::Refuse) => Some(Reason::Held(HeldEnd::Refused)),
+                    (None, HeldVerdict::Refuse) => Some(Reason::Held(HeldEnd::Undecided)),
+                }
+            }
+            Some(Waited::Rests(rest)) => {
+                return ExchangeEnd { held: Some(Box::new(rest)), ..ExchangeEnd::default() };
+            }
+            Some(Waited::Over) => {
+                self.stream.cut();
+                return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
+            }
+            Some(Waited::Refused(reason, ms)) => {
+                waited_ms = ms;
+                Some(reason)
+            }
+        };
+        if let Some(reason) = refusal {
+            let why = RefusedByRule { reason, held, waited_ms };
+            return self.refuse_by_rule(ruled, why).await;
+        }
+        let mut end = self.exchange_by(ruled, held).await;
+        if let Some(by) = by {
+            served.note_upstream_of(&by);
+            end.by_rule = Some(by);
+        }
+        end
     }
-    let RequestLogEntry { record, written, .. } = &mut log_entry;
-    // Counted before cookies are joined: joining reduces the fields but keeps their memory.
-    let spare = request.headers.len() <= SPARE_FIELDS_MAX;
-    let mut exchange = Exchange { served, stream, record, written };
-    let end = match exchange.serve(request, length).await {
-        Ok(end) => end,
-        // Boxed, as all rare branches: an exchange is as large as its largest branch.
-        Err(failure) => Box::pin(exchange.fail(&request.method, failure)).await,
-    };
-    if spare {
-        give_back(std::mem::take(&mut request.headers));
+
+    /// Answers it: a rule or a person refuses it, or it waits no longer.
+    async fn refuse_by_rule(
+        &mut self,
+        served: &ServedConnection,
+        RefusedByRule { reason, held, waited_ms }: RefusedByRule,
+    ) -> ExchangeEnd {
+        let refusal = RequestRefusal { status: status(&reason), reason };
+        if refusal.status == StatusCode::FORBIDDEN {
+            served.http.count_refused_request(served.info.decided.rule);
+        }
+        self.drop_small_body().await;
+        let mut record = Record::new(served, self.request);
+        record.began_before(waited_ms);
+        held.into_iter().for_each(|held| record.note_held(held));
+        let method = &self.request.method;
+        let is_taken = refusal.answer(served, self.stream, record, method).await;
+        ExchangeEnd { client_lost: !is_taken, ..ExchangeEnd::default() }
     }
-    end.of(&mut log_entry)
+
+    /// Reads and drops its body, if that is small and comes at once: so the connection lives.
+    /// HTTP/2's is dropped behind the answer.
+    async fn drop_small_body(&mut self) {
+        let Self { stream, request, length } = self;
+        let is_small = !matches!(length, Length::Known(bytes) if *bytes > DROPPED_BYTES_MAX);
+        // A client that waits for a 100 sends no body before the answer.
+        if stream.is_multiplexed() || !is_small || request.headers.contains_key(header::EXPECT) {
+            return;
+        }
+        stream.due_in(DROPPED_WAIT);
+        let mut left = DROPPED_BYTES_MAX;
+        poll_fn(|task| {
+            while !stream.is_request_done() {
+                match stream.poll_piece(task, PIECE_BYTES_MIN) {
+                    Poll::Ready(Ok(Piece::Data(data))) if data.len() as u64 <= left => {
+                        left -= data.len() as u64;
+                    }
+                    Poll::Ready(Ok(Piece::End(_))) => {}
+                    Poll::Ready(Ok(Piece::Data(_)) | Err(_)) => break,
+                    Poll::Pending => return stream.poll_late(task).map(drop),
+                }
+            }
+            Poll::Ready(())
+        })
+        .await;
+    }
 }
 
 /// The reason why a request is refused before any rule or upstream is asked.
@@ -217,23 +228,25 @@ pub async fn refuse(
 ) -> bool {
     let record = request.map_or_else(|| Record::unread(served), |head| Record::new(served, head));
     let method = request.map_or(&Method::GET, |head| &head.method);
-    answer_refusal(served, stream, (record, method), refusal).await
+    refusal.answer(served, stream, record, method).await
 }
 
-async fn answer_refusal(
-    served: &ServedConnection,
-    stream: &mut Stream<'_>,
-    (record, method): (Record, &Method),
-    refusal: RequestRefusal,
-) -> bool {
-    let mut log_entry = RequestLogEntry::new(served, record, stream.sent());
-    let RequestLogEntry { record, written, .. } = &mut log_entry;
-    record.failed = true;
-    record.reason = refusal.reason;
-    let mut exchange = Exchange { served, stream, record, written };
-    let is_taken = exchange.answer(refusal.status, method).await;
-    log_entry.end();
-    is_taken
+impl RequestRefusal {
+    async fn answer(
+        self,
+        served: &ServedConnection,
+        stream: &mut Stream<'_>,
+        record: Record,
+        method: &Method,
+    ) -> bool {
+        let mut log_entry = RequestLogEntry::new(served, record, stream.sent());
+        let RequestLogEntry { record, written, .. } = &mut log_entry;
+        (record.failed, record.reason) = (true, self.reason);
+        let mut exchange = Exchange { served, stream, record, written };
+        let is_taken = exchange.answer(self.status, method).await;
+        log_entry.end();
+        is_taken
+    }
 }
 
 impl<'a> Exchange<'a, '_> {
@@ -245,7 +258,7 @@ impl<'a> Exchange<'a, '_> {
         let served = self.served;
         let route = served.route().map_err(Failure::Answer)?;
         let host = check(served, request)?;
-        let origin = served.intermediary.translate(&host, request).map_err(Failure::Answer)?;
+        let origin = served.rule.intermediary.translate(&host, request).map_err(Failure::Answer)?;
         let host = origin.as_ref().map_or(host.as_str(), |origin| origin.authority());
         let carries_secret = secrets::fill(served, route, host, request)?;
         let compressors = &served.http.compressors;
@@ -261,7 +274,7 @@ impl<'a> Exchange<'a, '_> {
         let Some(terminate) = route.requests() else { return Ok(ExchangeEnd::default()) };
         let needs_http1 = switch.is_some();
         let again = may_be_sent_again(request, length) && !needs_http1;
-        let is_near = served.intermediary.is_near_client();
+        let is_near = served.rule.intermediary.is_near_client();
         let mut wanted = match (self.stream.take_sent(), is_near) {
             (Some((sent, wanted)), _) => {
                 *request = sent;
@@ -358,7 +371,7 @@ impl<'a> Exchange<'a, '_> {
             return Err(ResponseFault::Unasked.into());
         }
         let passing = asked.as_mut().ok_or(NO_FIT)?;
-        if !passing.upload.done || served.why_last().is_some() {
+        if !passing.upload.done || served.is_last() {
             self.stream.close_after();
         }
         passing.download.begin(head.length());

@@ -318,7 +318,7 @@ pub struct Download<'a> {
     /// True if we have ended it before its upstream did.
     cut_short: bool,
     boundary: Boundary,
-    /// The reason why it is not coded, if it rested: its coder did not.
+    /// The reason why it is not coded, if it has no coder: its head passes as lines, or it rested.
     why_not: Option<&'static str>,
     /// True from its response's head on, unless it rests: it is counted when it ends.
     has_begun: bool,

@@ -64,7 +64,7 @@ pub fn check(asked: &HeaderMap, head: &response::Parts) -> Result<(), ResponseFa
     }
 }
 
-/// The value that proves that the upstream has read this key as that of a WebSocket.
+/// The value by which the upstream proves that it has read this WebSocket key.
 fn accept_of(key: &[u8]) -> String {
     let text = [key, b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"].concat();
     STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &text))

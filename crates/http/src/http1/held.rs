@@ -1,6 +1,7 @@
 //! A connection of HTTP/1.1 whose request is held: it is parked with the request as it came. Once
 //! there is a verdict, or the time is over, the request is read and decided again.
 
+use crate::exchange::resting::undecided_status;
 use eyelet_downstream::client::io::ClientStream;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_downstream::connection::served_connection::record::Record;
@@ -49,6 +50,7 @@ pub fn end_held(served: &ServedConnection, head: &[u8], reason: &Reason) {
         Ok(Some(request)) => Record::new(served, &request.parts),
         _ => Record::unread(served),
     };
-    (record.failed, record.reason) = (true, reason.clone());
+    (record.failed, record.reason, record.status) =
+        (true, reason.clone(), undecided_status(reason));
     served.emit(&record);
 }

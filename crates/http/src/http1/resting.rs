@@ -32,7 +32,7 @@ pub fn rest(client: ClientStream, mut served: ServedConnection, resting: Resting
     resting.client.pack(&mut form);
     let KeptUpstream { upstream, open } = resting.pack(&mut form);
     served.info.decided.counted_at = CountedAt::resting(open);
-    park(client, served, (upstream, idle), &form);
+    LeftExchange { upstream, idle, form }.park(client, served);
 }
 
 /// Parks a connection that has switched protocols.
@@ -41,24 +41,31 @@ pub fn rest_switched(resting: SwitchedAtRest) {
     let (mut form, idle) = (Zeroizing::new(Vec::new()), clock::since(since));
     RestingClient::default().pack(&mut form);
     exchange.pack(&mut form);
-    park(client, served, (RestingUpstream::Socket(socket), idle), &form);
+    LeftExchange { upstream: RestingUpstream::Socket(socket), idle, form }.park(client, served);
 }
 
-fn park(
-    client: ClientStream,
-    mut served: ServedConnection,
-    (upstream, idle): (RestingUpstream, Duration),
-    form: &[u8],
-) {
-    match upstream {
-        RestingUpstream::Socket(socket) => client.handle.set_connected(socket),
-        RestingUpstream::Shared(two) => give_shared(&client.handle, vec![*two]),
+/// An exchange that its task leaves to its connection.
+struct LeftExchange {
+    upstream: RestingUpstream,
+    /// The time for which nothing has moved.
+    idle: Duration,
+    /// Its packed form, behind the client's side.
+    form: Zeroizing<Vec<u8>>,
+}
+
+impl LeftExchange {
+    /// Parks its connection.
+    fn park(self, client: ClientStream, mut served: ServedConnection) {
+        match self.upstream {
+            RestingUpstream::Socket(socket) => client.handle.set_connected(socket),
+            RestingUpstream::Shared(two) => give_shared(&client.handle, vec![*two]),
+        }
+        client.handle.note_idle(self.idle);
+        let preface = std::mem::take(&mut served.preface);
+        let (handle, relay) = client.into_resting(preface, &self.form);
+        let mut info = served.end();
+        park::park(&handle, &mut info, relay);
     }
-    client.handle.note_idle(idle);
-    let preface = std::mem::take(&mut served.preface);
-    let (handle, relay) = client.into_resting(preface, form);
-    let mut info = served.end();
-    park::park(&handle, &mut info, relay);
 }
 
 /// Goes on with the exchange of a connection that has woken. Returns its result, and whether the

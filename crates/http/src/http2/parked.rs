@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use eyelet_h2::{H2Role, OpenStream, ParkedAnswer, ParkedConnection};
+use eyelet_h2::{H2Role, LastOfStream, OpenStream, ParkedAnswer, ParkedConnection};
 use eyelet_memory::packed::{PackedBytes, SharedPieces};
 
 use eyelet_downstream::client::resting_stream::StreamFormV1;
@@ -21,12 +21,15 @@ use eyelet_telemetry::reason::Reason;
 use eyelet_wire::websocket::CLOSE_TO_CLIENT;
 use zeroize::Zeroizing;
 
-use crate::exchange::resting::end_rested;
+use crate::exchange::resting::{UNDECIDED_STATUS, end_rested};
 
 /// The version of the forms of streams.
 const VERSION: u8 = 1;
 /// Bytes of their length, which stands behind them.
 const LENGTH_BYTES: usize = 4;
+
+/// The answer to a held request whose connection ends before anybody has decided.
+const UNDECIDED: &[u8] = b"The request was held, and nobody decided.\n";
 
 /// Answers frames of a parked connection's client that begin no stream, such as PING. `state` has
 /// the numbers of the state. Returns how many bytes are answered.
@@ -38,13 +41,19 @@ pub fn answer_parked(state: &mut [u8], bytes: &[u8], out: &mut Vec<u8>) -> usize
     }
 }
 
-/// Bytes for the client of a parked connection before close_notify: the close frames of WebSockets
-/// that rest, and GOAWAY with its last stream.
+/// Bytes for the client of a parked connection before close_notify: the answers to requests that
+/// are held, the close frames of WebSockets that rest, and GOAWAY with its last stream.
 pub fn last_bytes(state: &PackedBytes) -> Vec<u8> {
     let mut frames = Vec::new();
     let mut forms = each_form(forms_of(state));
-    let ends = || forms.next().is_some_and(|form| takes_close_frame(form.exchange));
-    ParkedConnection::end_streams(state.first(), &CLOSE_TO_CLIENT, ends, &mut frames);
+    let lasts = || match forms.next() {
+        Some(form) if RestingExchange::is_held(form.exchange) => {
+            LastOfStream::Response { status: UNDECIDED_STATUS, text: UNDECIDED }
+        }
+        Some(form) if takes_close_frame(form.exchange) => LastOfStream::Data(&CLOSE_TO_CLIENT),
+        _ => LastOfStream::Nothing,
+    };
+    ParkedConnection::end_streams(state.first(), lasts, &mut frames);
     ParkedConnection::go_away(state.first(), &mut frames);
     frames
 }
@@ -160,7 +169,7 @@ pub fn resting_requests(state: &PackedBytes) -> Vec<ListedRequest> {
     shown.filter_map(|form| listed(form.exchange, form.name)).collect()
 }
 
-/// True if a stream that rests is on an upstream connection that others share.
+/// True if a resting stream shares its upstream connection with others.
 pub fn has_shared(state: &PackedBytes) -> bool {
     each_form(forms_of(state)).any(|form| RestingExchange::is_shared(form.exchange))
 }

@@ -89,7 +89,7 @@ impl ServedStreams {
         }
     }
 
-    /// True if the rule that decided streams that rest is still that of the connection.
+    /// True if resting streams still have the rule of their connection.
     pub(super) fn has_one_rule(&self) -> bool {
         rule(&self.earlier) == rule(&self.served)
     }

@@ -38,6 +38,21 @@ fn by_lines(received: &[u8]) -> Option<(Vec<u8>, Length, bool, BytesMut)> {
     Some((lines.into_head(b"").to_vec(), length, keep_alive, rest))
 }
 
+#[test]
+fn a_body_that_is_taken_follows_the_head() {
+    for added in ["", "connection: close\r\n"] {
+        let mut received = BytesMut::from(&b"HTTP/1.1 200 OK\r\n"[..]);
+        received.extend_from_slice(DATED.as_bytes());
+        received.extend_from_slice(b"\r\nHello");
+        let mut lines = HeadLines::take(&mut received).unwrap();
+        lines.take_body(&mut received);
+        assert!(received.is_empty(), "the upstream's connection has none of it");
+        let fields = DATED.to_lowercase();
+        let wanted = format!("HTTP/1.1 200 OK\r\n{fields}{added}\r\nHello");
+        assert_eq!(lines.into_head(added.as_bytes()), wanted.as_bytes());
+    }
+}
+
 const DATED: &str = "Date: d\r\nContent-Length: 5\r\n";
 
 #[test]

@@ -94,7 +94,7 @@ fn at(secs: u64) -> UnixTime {
 }
 
 fn revocations(lists: Vec<RevocationList>, accepts_expired: bool) -> Revocations {
-    Revocations { lists, accepts_expired }
+    Revocations::new(lists, &[], accepts_expired)
 }
 
 #[test]
@@ -120,6 +120,36 @@ fn a_listed_certificate_is_revoked_and_one_without_a_list_is_unknown() {
     for broken in [&good[..20], &good[..4], &[], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]] {
         let broken = CertificateDer::from(broken.to_vec());
         assert_eq!(known.check(&broken, &[], at(NOW)), Err(RevocationFault::Malformed));
+    }
+}
+
+/// A client that leaves its revoked authority out of the chain is refused, too; one of a new
+/// authority with the same name and another key is not.
+#[test]
+fn an_authority_that_is_on_a_list_vouches_for_nobody() {
+    let root = authority("root");
+    let below = |serial: u8| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "below");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.serial_number = Some(SerialNumber::from_slice(&[serial]));
+        let certificate = params.signed_by(&key, &root.issuer).unwrap().der().clone();
+        Authority { certificate, issuer: Issuer::new(params, key) }
+    };
+    let (old, new) = (below(7), below(8));
+    let authorities = [root.certificate.clone(), old.certificate.clone(), new.certificate.clone()];
+    let anchors: Vec<_> = anchors(&authorities).collect();
+    for (revoked, of_old) in [(7, Err(RevocationFault::Revoked)), (9, Ok(()))] {
+        let lists = [root.list(&[&[revoked]]), old.list(&[]), new.list(&[])];
+        let lists = lists.iter().flat_map(|list| of_bytes(list, &anchors).unwrap());
+        let known = Revocations::new(lists.collect(), &authorities, false);
+        assert_eq!(known.revoked_authorities().is_some(), of_old.is_err());
+        assert_eq!(known.check(&old.leaf(&[1]), &[], at(NOW)), of_old);
+        let chain = std::slice::from_ref(&old.certificate);
+        assert_eq!(known.check(&old.leaf(&[1]), chain, at(NOW)), of_old);
+        assert_eq!(known.check(&new.leaf(&[1]), &[], at(NOW)), Ok(()));
     }
 }
 
@@ -216,7 +246,7 @@ fn lists_of_other_kinds_are_refused_by_name() {
         (&[0x55, 0x1d, 0x1c, 0x30, 0x04, 0x83, 0x02, 0x06, 0x40], "for some reasons only"),
         (&[0x55, 0x1d, 0x1c, 0x30, 0x03, 0x81, 0x01, 0xff], "has no full name"),
         (&[0x55, 0x1d, 0x1c, 0x30, 0x00], "has no full name"),
-        (&[0x55, 0x1d, 0x1b, 0x02, 0x01, 0x01], "the changes of another list only"),
+        (&[0x55, 0x1d, 0x1b, 0x02, 0x01, 0x01], "only the changes of another list"),
         (&[0x55, 0x1d, 0x7f, 0x05, 0x00], "a critical extension that is not known"),
         // A full name of a mail address; one of a directory name, which is empty; a URI with the
         // scopes of both kinds.

@@ -73,16 +73,25 @@ impl FromStr for PathGlob {
 }
 
 impl PathGlob {
+    /// True if a path is its text, which matches: stars stand for themselves then. The text is a
+    /// normal form. `OPTIONS *` has no path.
+    pub(super) fn is_text(&self, path: &str) -> bool {
+        path.starts_with('/') && *self.0 == *path
+    }
+
     /// True if it matches a path in its normal form.
     pub fn matches(&self, path: &str) -> bool {
-        // Also with stars, which stand for themselves then.
-        if *self.0 == *path {
+        if self.is_text(path) {
             return true;
         }
         // By bytes, because a search for a `char` costs more than all of a short path.
         let Some(star) = self.0.bytes().position(|byte| byte == b'*') else { return false };
         let (first, behind) = (&self.0[..star], &self.0[star + 1..]);
         let Some(mut rest) = path.strip_prefix(first) else { return false };
+        // As most globs with a star: a search for more pieces costs more than all of this.
+        if behind.is_empty() {
+            return true;
+        }
         let mut pieces = behind.split('*');
         let last = pieces.next_back().unwrap_or_default();
         // The leftmost place of each piece leaves most to those behind it.
@@ -115,6 +124,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::requests::path::normalize_path;
 
     #[test]
     fn a_star_stands_for_anything() {
@@ -158,6 +168,26 @@ mod tests {
             assert_eq!(glob.parse::<PathGlob>(), Err(fault), "{glob}");
         }
         assert_eq!("/a".repeat(600).parse::<PathGlob>(), Err(GlobFault::TooLong));
+    }
+
+    #[test]
+    fn the_text_of_a_glob_is_a_normal_form() {
+        for (glob, path) in [
+            ("/a", Some("/a")),
+            ("/a*", Some("/a*")),
+            ("/a**b", Some("/a*b")),
+            ("/%25**41", Some("/%25*41")),
+            ("/%61 b/\u{e9}%2f*", None),
+            ("/%61 b/\u{e9}", Some("/a%20b/%C3%A9")),
+            ("*", None),
+            ("*/a", None),
+        ] {
+            let read = glob.parse::<PathGlob>().ok();
+            let normal = read.as_ref().and_then(|glob| normalize_path(&glob.0).ok());
+            assert_eq!(normal.as_deref(), path, "{glob}");
+            let is_text = |text: &str| read.as_ref().is_some_and(|read| read.is_text(text));
+            assert_eq!(is_text(path.unwrap_or(glob)), path.is_some(), "{glob}");
+        }
     }
 
     #[test]

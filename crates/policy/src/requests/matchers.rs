@@ -111,6 +111,10 @@ impl RequestMatchers {
         if !self.asks_path() {
             return RequestOutcome::Holds;
         }
+        // Such a path is its own normal form.
+        if self.paths().any(|glob| glob.is_text(request.path)) && !request.has_other_path() {
+            return RequestOutcome::Holds;
+        }
         match request.normal_path(normal) {
             Err(fault) => RequestOutcome::Unclear(fault),
             Ok(path) if self.take_path(path) => RequestOutcome::Holds,

@@ -41,6 +41,11 @@ impl<'a> RequestFacts<'a> {
         self.others.is_some_and(|(has_override, _)| has_override())
     }
 
+    /// True if a field names another path.
+    pub(crate) fn has_other_path(&self) -> bool {
+        self.others.is_some_and(|(_, has_other_path)| has_other_path())
+    }
+
     /// Returns the normal form of its path, which `known` keeps.
     ///
     /// # Errors
@@ -50,7 +55,7 @@ impl<'a> RequestFacts<'a> {
         known: &'n mut NormalPath<'a>,
     ) -> Result<&'n str, RequestFault> {
         let normal = known.get_or_insert_with(|| {
-            if self.others.is_some_and(|(_, has_other_path)| has_other_path()) {
+            if self.has_other_path() {
                 return Err(RequestFault::OtherPath);
             }
             normalize_path(self.path).map_err(RequestFault::Path)

@@ -281,7 +281,7 @@ fn shadow_rules_change_no_reason_and_no_other_name() {
     let all = rule().needs(Needs::Hello);
     let rules = [shadow(refuse().sni(&["b.example"])), all];
     let facts = Facts::new(0, "192.0.2.1".parse().unwrap());
-    assert!(Rules::new(&rules).serves(RuleId(1), "b.example", &facts));
+    assert!(Rules::new(&rules).would_take(RuleId(1), "b.example", &facts));
 }
 
 #[test]

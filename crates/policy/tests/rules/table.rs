@@ -359,7 +359,11 @@ fn other_names_of_a_connection() {
         ("10.1.2.3", 1, "app.example", false),
     ] {
         let facts = Facts::new(0, client.parse().unwrap());
-        assert_eq!(rules.serves(RuleId(rule), name, &facts), serves, "{client} {rule} {name:?}");
+        assert_eq!(
+            rules.would_take(RuleId(rule), name, &facts),
+            serves,
+            "{client} {rule} {name:?}"
+        );
     }
 }
 
@@ -381,7 +385,7 @@ fn a_list_that_is_replaced_counts_from_the_next_question_on() {
     let rules = Rules::with_lists(&[refuse, serve], lists);
     let asks = |client, name| Given { client, ..Given::named(name) }.ask(&rules).0.rule;
     let facts = Facts::new(0, "192.0.2.1".parse().unwrap());
-    let serves = |name| rules.serves(RuleId(1), name, &facts);
+    let serves = |name| rules.would_take(RuleId(1), name, &facts);
     assert_eq!(asks("10.1.2.3", "b.example"), Some(RuleId(0)));
     assert_eq!(asks("192.0.2.1", "b.example"), Some(RuleId(1)));
     assert_eq!(["b.example", "x.a.example", "c.example"].map(serves), [true, true, false]);
@@ -417,8 +421,8 @@ fn an_expression_sees_only_names() {
         ("a.example.", false, false),
         (&long, false, false),
     ] {
-        assert_eq!(taken.serves(RuleId(0), name, &facts), by_first, "{name}");
-        assert_eq!(refused.serves(RuleId(1), name, &facts), by_second, "{name}");
+        assert_eq!(taken.would_take(RuleId(0), name, &facts), by_first, "{name}");
+        assert_eq!(refused.would_take(RuleId(1), name, &facts), by_second, "{name}");
     }
 }
 

@@ -151,7 +151,8 @@ fn verdict(body: &[u8]) -> Result<VerdictAsked, String> {
     };
     let keep = match answer.for_s {
         None | Some(0) => KeepAsked::Once,
-        Some(seconds) => KeepAsked::For(Duration::from_secs(seconds)),
+        Some(seconds) => KeepAsked::lasting(Duration::from_secs(seconds))
+            .ok_or("\"for_s\": expected at most 31 days")?,
     };
     Ok(VerdictAsked { verdict, keep })
 }
@@ -174,6 +175,7 @@ mod tests {
             b"{}",
             br#"{"verdict":"Allow"}"#,
             br#"{"verdict":"allow","for_s":-1}"#,
+            br#"{"verdict":"allow","for_s":2678401}"#,
             br#"{"verdict":"allow"}{"verdict":"refuse"}"#,
             br#"{"verdict":"allow","verdict":"refuse"}"#,
             br#"{"verdict":"allow","always":true}"#,

@@ -30,8 +30,8 @@ fn group(number: u64) -> LeavingBatch {
     batch(GROUP_MESSAGE, GROUP_SOCKETS, Some(number))
 }
 
-/// A recording of these messages. The first group lacks its last part if `is_cut`, as one for which
-/// the recording had no room.
+/// A recording of these messages. The first group lacks its last part if `is_cut`, as if the
+/// recording had no room for it.
 fn recording(batches: Vec<LeavingBatch>, is_cut: bool) -> Recording {
     let mut recorder = Recorder::new(2_000).unwrap();
     for (nth, batch) in batches.iter().enumerate() {

@@ -18,11 +18,11 @@ use crate::handover::{
 };
 use crate::predecessors::{PredecessorLink, Predecessors};
 
-/// The time for which a process that lingers waits for the answer to a batch: longer than the
-/// newest process may take for it, because afterwards the batch counts as taken.
+/// The time for which a lingering process waits for the answer to a batch. It is longer than the
+/// newest process may take, because without an answer the batch counts as taken.
 const SETTLED_ANSWER_TIMEOUT: Duration = Duration::from_secs(3 * MESSAGE_TIMEOUT.as_secs());
-/// The time for which a process that lingers listens to the one that serves, once between two
-/// answers. All that has arrived is read at once.
+/// The time for which a lingering process listens to the serving one between two answers. All that
+/// has arrived is read at once.
 const HEAR_TIME: Duration = Duration::from_millis(1);
 
 /// The new process. Unless it is on its own, it is killed when this is dropped. From then on the

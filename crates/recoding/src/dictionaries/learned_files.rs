@@ -1,5 +1,5 @@
-//! The files of what this edge has learned as a client: written and removed in the order in which
-//! the store has changed, and read at the start.
+//! The files of the dictionaries that this edge has learned as a client. They are written and
+//! removed in the order of changes, and read at the start.
 
 use std::sync::Arc;
 

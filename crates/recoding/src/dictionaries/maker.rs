@@ -185,6 +185,5 @@ pub(crate) const WANTED_MAX: usize = 64;
 /// not wait.
 const REFINE_BYTES_MAX: usize = 4 << 20;
 const REFINE_MAX: usize = 64;
-/// The time for which nothing was wanted before that: a client that gets a whole tree of files
-/// needs the CPU.
+/// The quiet time before that: a client that gets a whole tree of files needs the CPU.
 const REFINE_AFTER: Duration = Duration::from_secs(10);

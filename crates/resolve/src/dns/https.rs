@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use eyelet_h2::hpack::HeaderField;
 use eyelet_h2::{ConnectionFault, H2Connection, H2Event, H2Limits, H2Received, RequestKind};
+use eyelet_tls::client;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// A message of DNS has no more bytes.
@@ -31,7 +32,7 @@ pub struct Http2 {
 /// The fault of a server that gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpFault {
-    #[error("the connection ended: {0}")]
+    #[error("the connection ended: {}", client::describe_stream(.0))]
     Ended(#[from] io::Error),
     #[error("HTTP/2: {0}")]
     Connection(ConnectionFault),

@@ -23,6 +23,7 @@ use tokio_rustls::client::TlsStream;
 use crate::cache;
 use crate::dns::https::{Http2, HttpFault};
 use eyelet_config::{Dns, DnsTransport, NameServer};
+use eyelet_tls::client;
 use eyelet_tls::provider::PROVIDER;
 use eyelet_tls::roots::{EvidenceRoots, RootsError};
 
@@ -145,13 +146,13 @@ struct Connection {
 pub enum SecureFault {
     #[error("cannot connect: {0}")]
     Connect(io::Error),
-    #[error("TLS: {0}")]
+    #[error("TLS: {}", client::describe_stream(.0))]
     Tls(io::Error),
     #[error("it does not speak HTTP/2")]
     NoHttp2,
     #[error("{0}")]
     Http(#[from] HttpFault),
-    #[error("the connection ended: {0}")]
+    #[error("the connection ended: {}", client::describe_stream(.0))]
     Ended(#[from] io::Error),
     #[error("malformed: {0}")]
     Malformed(#[from] ProtoError),

@@ -37,8 +37,8 @@ struct Network {
     seen: BTreeSet<Option<u64>>,
 }
 
-/// Finds them. One that has another name than it was bound by, as OpenSSH gives its own, is among
-/// all sockets of that folder. It must be called before this process leaves its network.
+/// Finds them. A socket that was renamed, as OpenSSH does, is among all sockets of that folder. It
+/// must be called before this process leaves its network.
 ///
 /// # Errors
 /// The kernel's: without its lists they cannot be covered.
@@ -74,8 +74,8 @@ pub(crate) fn outer_sockets() -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().collect())
 }
 
-/// Notes the network and the mounts of a process, whose folder of /proc this is, if they are other
-/// ones than those that are noted, and the folder in which it works.
+/// Notes the working folder of a process, and its network and mounts if they are not noted yet. The
+/// argument is its folder in /proc.
 fn note(
     process: &Path,
     networks: &mut BTreeMap<u64, Network>,

@@ -1,4 +1,4 @@
-//! The mounts that a process sees, and the places at which one has what another has at a path.
+//! The mounts that a process sees, and the places at which one process finds a path of another.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,8 +22,8 @@ pub(super) struct Mounted {
     pub(super) kind: Vec<u8>,
 }
 
-/// Reads the mounts of the process whose folder of /proc this is, in the order in which they are
-/// looked at: one that covers another follows it.
+/// Reads the mounts of a process from its folder of /proc, in the order of lookups: a mount follows
+/// those that it covers.
 ///
 /// # Errors
 /// The kernel's.
@@ -45,7 +45,7 @@ fn mounted(line: &[u8]) -> Option<Mounted> {
     })
 }
 
-/// A path in which the kernel has written some bytes, such as spaces, as a backslash and three
+/// Decodes a path of the kernel's, in which spaces and some other bytes are a backslash and three
 /// octal digits.
 fn unescaped(field: &[u8]) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::with_capacity(field.len()), field);

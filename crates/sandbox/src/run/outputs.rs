@@ -42,7 +42,7 @@ impl RunOutputs {
     }
 }
 
-/// Writes the text in place of what a file has had: until then nothing of that is lost.
+/// Replaces a file's content by the text. Before this call nothing of it is lost.
 fn replace(mut file: File, text: &str) -> io::Result<()> {
     if file.metadata()?.is_file() {
         file.set_len(0)?;

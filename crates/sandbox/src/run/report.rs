@@ -250,8 +250,8 @@ impl RunRecord {
         self.more += u64::from(!add(&mut self.would_refuse, refusal, time));
     }
 
-    /// Tells names that were only looked up from those that were dialled, gives stand-ins their
-    /// names, and takes the programs that asked for them.
+    /// Separates names that were only looked up from dialled ones, gives stand-ins their names, and
+    /// adds the programs that asked.
     pub fn resolve(&mut self, names: &mut ResolvedNames) {
         for dialled in &self.dialled {
             match dialled.parse() {

@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::SystemTime;
 
-use eyelet_config::{Config, Depth, Diagnostic, RunAuthority, SandboxAction, SandboxRule};
+use eyelet_config::{
+    Config, Depth, Diagnostic, RunAuthority, SandboxAction, SandboxProfile, SandboxRule,
+};
 use eyelet_secrets::SecretTerms;
 use ipnet::IpNet;
 use serde_json::Value;
@@ -25,8 +27,8 @@ const ASKED: &str = "asked";
 pub(super) const HTTP: u16 = 80;
 /// The port of HTTPS.
 pub(super) const HTTPS: u16 = 443;
-/// The time that a client has until its hello is whole, and after it until its handshake is. Nobody
-/// else shares the edge, and a program that builds may connect long before it has its turn again.
+/// The time of a client for its whole hello, and then for its handshake. Nobody else shares the
+/// edge, and a program that builds may connect long before it has its turn again.
 const CLIENT_TIMEOUT: &str = "30s";
 /// A network in which nobody can be dialled: a rule with an empty one guards nothing.
 const NOBODY: &str = "255.255.255.255/32";
@@ -78,7 +80,19 @@ pub struct RunServing<'a> {
     pub log: &'a Path,
 }
 
-impl RunServing<'_> {
+impl<'s> RunServing<'s> {
+    /// The places of a profile and of its list.
+    pub fn new(
+        profile: &'s SandboxProfile,
+        list: &'s AllowList,
+        lets_all_pass: bool,
+        log: &'s Path,
+    ) -> Self {
+        let SandboxProfile { rules, allow_private: private, .. } = profile;
+        let asks = profile.ask && !lets_all_pass;
+        Self { list, rules, lets_all_pass, asks, private, log }
+    }
+
     /// The ports of the list, or the usual ones.
     fn ports(&self) -> BTreeSet<u16> {
         let mut ports = self.list.ports();

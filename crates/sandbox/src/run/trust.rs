@@ -20,12 +20,13 @@ use crate::show::FOLDER;
 
 /// Variables whose file takes the place of the system's roots: OpenSSL's, which Go, Ruby and Python
 /// read too, and those of programs with roots of their own.
-const REPLACING: [&str; 8] = [
+const REPLACING: [&str; 9] = [
     OPENSSL,
     "AWS_CA_BUNDLE",
     "CARGO_HTTP_CAINFO",
     "CURL_CA_BUNDLE",
     "GIT_SSL_CAINFO",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
     "NPM_CONFIG_CAFILE",
     "PIP_CERT",
     "REQUESTS_CA_BUNDLE",

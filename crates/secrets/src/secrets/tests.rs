@@ -144,14 +144,42 @@ fn a_placeholder_is_refused_in_the_line_and_by_the_method() {
     assert_eq!(line(PLACEHOLDER, "/"), Err(Misuse::Url));
 }
 
+/// Lines of one name are one field, as crumbs of a cookie are.
+#[test]
+fn a_placeholder_is_refused_in_two_lines_of_a_field_and_in_names() {
+    let fill = |fields: &[(&str, &str)]| {
+        let (mut parts, ()) = Request::new(()).into_parts();
+        for (name, value) in fields {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            parts.headers.append(name, value.parse().unwrap());
+        }
+        let found = secrets().find(&parts.headers).map(ToString::to_string);
+        (secrets().fill(&mut parts, to_api).map_err(|refusal| refusal.misuse), found)
+    };
+    let (one, other) = (Some(PLACEHOLDER.to_owned()), Some(OTHER.to_owned()));
+    let authorization = "authorization";
+    let twice =
+        fill(&[(authorization, PLACEHOLDER), ("accept", "*/*"), (authorization, PLACEHOLDER)]);
+    assert_eq!(twice, (Err(Misuse::Twice), one.clone()));
+    let two =
+        fill(&[(authorization, PLACEHOLDER), (authorization, OTHER), ("x-vendor-key", OTHER)]);
+    assert_eq!(two, (Ok(Filled::Values), one));
+    for name in [OTHER.to_owned(), format!("x-{}-y", OTHER.to_lowercase())] {
+        let field = HeaderName::from_bytes(name.as_bytes()).unwrap();
+        assert_eq!(fill(&[(&name, "1")]), (Err(Misuse::Field(field)), other.clone()));
+    }
+    assert_eq!(fill(&[("EYELET_SECRET_VENDO", "1")]), (Ok(Filled::Nothing), None));
+}
+
 #[test]
 fn many_fields_do_not_become_too_long() {
-    let secrets = secrets();
-    assert!(secrets.replace(0, SecretValue::new(&[b'a'; 16 << 10]).unwrap()));
+    let names = ["x-a", "x-b", "x-c", "x-d", "x-e"].map(HeaderName::from_static);
+    let value = Arc::new(SecretValue::new(&[b'a'; 16 << 10]).unwrap());
+    let of_all = terms(PLACEHOLDER, &["api.a.example"], &names);
+    let secrets = Secrets::new(vec![of_all], vec![value]).unwrap();
     let (mut parts, ()) = Request::new(()).into_parts();
-    for _ in 0..5 {
-        parts.headers.append(AUTHORIZATION, PLACEHOLDER.parse().unwrap());
-    }
+    let fields = names.into_iter().map(|name| (name, PLACEHOLDER.parse().unwrap()));
+    parts.headers.extend(fields.collect::<HeaderMap>());
     let filled = secrets.fill(&mut parts, to_api).map_err(|refusal| refusal.misuse);
     assert_eq!(filled, Err(Misuse::Length));
 }
@@ -190,6 +218,18 @@ fn a_response_that_shows_a_value_is_found() {
         let shown = secrets.reflected(&fields).map(|shown| shown.to_string());
         let expected = format!("the field location shows the value of {PLACEHOLDER}");
         assert_eq!(shown, is_shown.then_some(expected), "{value}");
+    }
+    // Names have no case, and one that shows a value is not told.
+    let token = TOKEN.to_uppercase();
+    for (name, is_shown) in [(&*token, true), (&format!("x-{TOKEN}"), true), (&TOKEN[1..], false)] {
+        for field in [&b"1"[..], TOKEN.as_bytes()] {
+            let shown = secrets.reflected_in([(name, field)].into_iter());
+            let by_name = format!("a field's name shows the value of {PLACEHOLDER}");
+            let by_field = format!("the field {name} shows the value of {PLACEHOLDER}");
+            let by_field = (field.len() > 1).then_some(by_field);
+            let expected = if is_shown { Some(by_name) } else { by_field };
+            assert_eq!(shown.map(|shown| shown.to_string()), expected, "{name}");
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Tests of what is known of a connection: its size, what it shares, what an import leaves open.
+//! Tests of the facts of a connection: their size, their shared parts, and the parts that an import
+//! leaves unknown.
 #![allow(clippy::unwrap_used)]
 use std::net::Ipv4Addr;
 

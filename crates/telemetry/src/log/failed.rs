@@ -75,21 +75,9 @@ fn line(request: &RequestInfo<'_>, reason: &Reason) -> String {
 mod tests {
     use super::*;
     use crate::reason::Detail;
-    use crate::request::Coded;
 
     fn request(path: &str) -> RequestInfo<'_> {
-        RequestInfo {
-            method: "GET",
-            path,
-            status: Some(502),
-            upstream_ms: None,
-            upstream: None,
-            upstream_tls: None,
-            coded: Coded::default(),
-            trace: None,
-            held: None,
-            shadow: &[],
-        }
+        RequestInfo { method: "GET", path, status: Some(502), ..RequestInfo::default() }
     }
 
     #[test]

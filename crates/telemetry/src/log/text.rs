@@ -1,5 +1,4 @@
-//! Formats one line of the access log for people: the time, what happened, to whom, by which rule,
-//! and why. Programs read the JSON form.
+//! Formats one line of the access log for people. Programs read the JSON form.
 
 use std::io::Write;
 
@@ -95,7 +94,7 @@ mod tests {
     use super::*;
     use crate::info::{Decided, Measured};
     use crate::reason::{Detail, Reason};
-    use crate::request::{Coded, RequestInfo};
+    use crate::request::RequestInfo;
 
     fn text(line: &Line<'_>, colour: Colour) -> String {
         let mut out = Vec::new();
@@ -149,18 +148,7 @@ mod tests {
             datagrams: None,
         };
         let reason = Reason::Response(Detail::of("two\r\nlines\0"));
-        let http = RequestInfo {
-            method: "GET",
-            path: "/\x07",
-            status: None,
-            upstream_ms: None,
-            upstream: None,
-            upstream_tls: None,
-            coded: Coded::default(),
-            trace: None,
-            held: None,
-            shadow: &[],
-        };
+        let http = RequestInfo { method: "GET", path: "/\x07", ..RequestInfo::default() };
         let line = Line {
             decided: &decided,
             measured: &measured,

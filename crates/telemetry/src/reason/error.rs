@@ -71,6 +71,24 @@ impl fmt::Display for IoFailure {
     }
 }
 
+/// The reason why no address of this host can be dialled from, with the cause.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PortLack {
+    /// Others have all local ports, and may leave one.
+    #[error("{0}")]
+    InUse(Detail),
+    /// An address of `source_addresses` is not this host's.
+    #[error("{0}")]
+    Faulty(Detail),
+}
+
+impl PortLack {
+    /// True if waiting may help.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::InUse(_))
+    }
+}
+
 /// An HTTP/2 connection or stream that ended by an error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2Failure {

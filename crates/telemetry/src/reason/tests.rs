@@ -199,7 +199,7 @@ fn detailed_examples() -> Vec<Reason> {
         })),
         Reason::Rate(RateLimit::Process),
         Reason::Rate(RateLimit::Source),
-        Reason::NoLocalPort(Detail::of("all are in use")),
+        Reason::NoLocalPort(Box::new(PortLack::InUse(Detail::of("all are in use")))),
         Reason::MalformedConnect(ConnectFault::Content),
         Reason::MalformedHello(malformed()),
         Reason::MalformedQuic(QuicFault::NotInitial),

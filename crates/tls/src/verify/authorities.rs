@@ -77,7 +77,8 @@ impl Authorities {
         }
         let fault = |reason| client_fault(&files.ca, reason);
         let (roots, stamp) = roots::all_of(&files.ca).map_err(fault)?;
-        let (revocations, of_lists) = revocations(&files.crl, &roots, files.accepts_expired)?;
+        let (revocations, of_lists) =
+            revocations(&files.crl, Some(&files.ca), files.accepts_expired)?;
         let of_roots = roots::number_of(&roots);
         let known = known.iter().find(|known| known.of_roots == of_roots);
         let roots = known.map_or_else(|| Arc::new(roots), |known| known.roots.clone());

@@ -60,8 +60,7 @@ impl ClientCertVerifier for Strict {
 }
 
 /// A scheme that does not fit the key breaks TLS, so its alert is `illegal_parameter` (RFC 8446
-/// section 4.4.3, RFC 5246 section 7.4.8). rustls would say `decrypt_error`, as for a signature
-/// that does not verify.
+/// section 4.4.3, RFC 5246 section 7.4.8).
 fn own_fault(error: Error) -> Error {
     match error {
         Error::InvalidCertificate(

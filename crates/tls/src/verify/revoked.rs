@@ -1,7 +1,7 @@
 //! Revocation lists in handshakes: they are read, and checked after rustls has verified a chain.
 //! rustls' own check hashes a whole list in each handshake.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -10,31 +10,33 @@ use eyelet_pki::crl::{RevocationFault, Revocations};
 use eyelet_sys::file::Stamp;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
-use rustls::{CertificateError, Error, RootCertStore};
+use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::error::TlsError;
 use crate::provider::verifies_signatures;
 
-/// Reads lists of these authorities. Says in the log what they are.
+/// Reads lists of the authorities in `ca`. Says in the log what they are.
 ///
 /// # Errors
 /// If a file cannot be used.
 pub fn revocations(
     files: &[PathBuf],
-    roots: &RootCertStore,
+    ca: Option<&Path>,
     accepts_expired: bool,
 ) -> Result<(Option<Arc<Revocations>>, Vec<Stamp>), TlsError> {
     if files.is_empty() {
         return Ok((None, Vec::new()));
     }
-    let (read, stamps) = Revocations::read(files, &roots.roots, accepts_expired)?;
+    let authorities = ca.map_or(Ok(Vec::new()), certificate::chain)?;
+    let (read, stamps) = Revocations::read(files, &authorities, accepts_expired)?;
     let first = files.first().map(|file| file.display().to_string()).unwrap_or_default();
     let (entries, until) = (read.entries(), read.soonest_expiry().unwrap_or(0));
     let until = certificate::date(until);
     tracing::info!("revocation lists, {first} first: {entries} certificates, good until {until}");
-    if let Some(expired) = read.expired(SystemTime::now()) {
-        tracing::warn!("{first}: {expired}");
+    let (expired, revoked) = (read.expired(SystemTime::now()), read.revoked_authorities());
+    for warning in expired.into_iter().chain(revoked) {
+        tracing::warn!("{first}: {warning}");
     }
     Ok((Some(Arc::new(read)), stamps))
 }

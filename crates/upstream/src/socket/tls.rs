@@ -316,8 +316,8 @@ impl TlsSocket {
         self.sealed_out.extend_from_slice(&record);
     }
 
-    /// Sends what the socket takes of what waits, and then the control record that is due. An error
-    /// comes again with the next read or write.
+    /// Sends as many waiting bytes as the socket takes, and then the control record that is due. An
+    /// error comes again with the next read or write.
     fn reply(&mut self, task: &mut Context<'_>) {
         if !self.sealed_out.is_empty() {
             let _ = self.poll_flush(task);

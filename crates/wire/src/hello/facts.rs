@@ -1,5 +1,5 @@
-//! The facts of a hello that rules ask about, as a value that needs no hello: they may also have
-//! been kept of one that is gone, or be given by someone who asks what would be decided.
+//! The facts of a hello that rules ask about, without the hello. They may have been kept of one
+//! that is gone, or be given by a user of `explain`.
 
 use super::sni::{Sni, SniFault};
 use super::view::Hello;

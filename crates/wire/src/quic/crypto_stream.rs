@@ -11,8 +11,8 @@ use core::ops::Range;
 /// them; a hello of 16 KiB in 30 datagrams that arrive in any order has at most 15 gaps.
 pub const PIECES_MAX: usize = 128;
 
-/// The begin of a client's CRYPTO stream, as far as it has arrived. It keeps what it has seen, so
-/// that a client cannot say two things about one byte: servers differ in which of them they take.
+/// The begin of a client's CRYPTO stream, as far as it has arrived. It keeps the bytes that it has
+/// seen, so that a client cannot say two things about one: servers differ in which they take.
 #[derive(Clone, Debug)]
 pub struct CryptoStream {
     /// From offset 0 to the end of the last piece; zero in gaps.

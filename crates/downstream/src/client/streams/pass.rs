@@ -15,8 +15,8 @@ use crate::client::io::PASSED_RECORDS_MAX;
 use crate::client::state::{BodySource, BodyTarget, ReadStep, StreamState};
 use eyelet_upstream::plain::Plain;
 
-/// Bytes that a client may send ahead on a stream whose upstream takes all that comes. With less,
-/// every second read of a fast client would have to be answered by a WINDOW_UPDATE.
+/// Bytes that a client may send ahead on a stream whose upstream keeps up. With less, every second
+/// read of a fast client would have to be answered by a WINDOW_UPDATE.
 const WIDE_WINDOW_BYTES: u32 = 256 << 10;
 /// Streams that have such a window at once. Their uploads may stall, so the windows leave half of
 /// the connection's to the others.

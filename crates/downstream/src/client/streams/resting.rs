@@ -138,8 +138,8 @@ impl Streams {
         going.collect()
     }
 
-    /// True if a stream that rests and has to go on may wait until there is memory: nothing ends
-    /// it, and its upstream's socket is at its place, where its bytes stay unread.
+    /// True if a resting stream that has to go on may wait for memory: nothing ends it, and unread
+    /// bytes stay in its upstream's socket.
     pub fn may_wait(&self, id: u32) -> bool {
         let state = &mut *self.state.borrow_mut();
         state.mux.find(id).is_some_and(|stream| match &stream.rest {

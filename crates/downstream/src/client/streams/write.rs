@@ -15,8 +15,8 @@ use eyelet_http1::head::give_back;
 const SMALL_BYTES: usize = 4 << 10;
 
 impl State {
-    /// Position up to which streams count their bytes as sent: behind what is sealed, or behind all
-    /// if that is little. Otherwise each small response would have its task run once more.
+    /// Position up to which the bytes of streams count as sent: behind the sealed ones, or behind
+    /// all if these are few. Otherwise each small response would have its task run once more.
     pub(super) fn sent(&self) -> u64 {
         let out = &self.mux.out;
         if self.stays_small(0) { out.end_position() } else { out.taken() }

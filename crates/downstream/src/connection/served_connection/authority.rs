@@ -17,12 +17,12 @@ use crate::connection::route::{connect_target, requester_facts};
 impl ServedConnection {
     /// True if a request for this host belongs on this connection: a new connection for the host
     /// would match the same rule (RFC 9110 7.4).
-    pub fn serves(&self, authority: &Authority) -> bool {
-        let Some(route) = &self.route else { return false };
-        if let Some(rule) = self.intermediary.originate() {
+    pub fn is_for(&self, authority: &Authority) -> bool {
+        let Some(route) = &self.rule.route else { return false };
+        if let Some(rule) = self.rule.intermediary.originate() {
             return originate::is_own(rule, authority);
         }
-        match self.intermediary {
+        match self.rule.intermediary {
             // The rules were asked about this very host.
             Intermediary::Proxy { .. } => return true,
             Intermediary::Interceptor(Respondent::Inspector) => {
@@ -65,7 +65,7 @@ impl ServedConnection {
                 destination: self.info.decided.destination,
                 ..Facts::new(self.info.decided.listener, self.info.client.ip())
             };
-            self.http.shared.config.policy.serves(RuleId(route.rule), &name, &facts)
+            self.http.shared.config.policy.would_take(RuleId(route.rule), &name, &facts)
         };
         let Some(target) = connect_target(&self.info.decided) else { return serves(None) };
         // By the CONNECT that was made, and by the one that a client would make for this host.

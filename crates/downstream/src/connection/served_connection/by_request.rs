@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, Method, request};
 
 use super::held_request::HeldRuling;
 use super::refused_request::RefusedRequest;
-use super::{ClientInfo, ServedConnection};
+use super::{OwnRequests, ServedConnection, ServedRequests};
 use crate::connection::intermediary::outcome_of;
 use crate::connection::route::Route;
 use crate::connection::worker::Http;
@@ -23,7 +23,7 @@ pub struct RequestTraits<'a> {
     pub is_websocket: bool,
     /// It may have fields whose names are not common.
     pub may_have_others: bool,
-    /// The rule by which it was held before. It has counted there.
+    /// The rule by which it was held in an earlier task of its stream. It has counted there.
     pub held_by: Option<&'a str>,
 }
 
@@ -43,9 +43,9 @@ impl ServedConnection {
     /// Decides a request, if rules ask for requests.
     #[inline]
     pub fn rule_on(&self, request: &request::Parts, traits: RequestTraits) -> RequestRuling {
-        match &self.route {
-            Some(route) if !route.by_request.is_empty() && !self.is_of_request => {
-                self.decide_request(route, request, traits)
+        match (&self.rule.route, &self.requests) {
+            (Some(route), ServedRequests::OfConnection(own)) if !route.by_request.is_empty() => {
+                self.decide_request((route, own), request, traits)
             }
             _ => RequestRuling::Own,
         }
@@ -53,7 +53,7 @@ impl ServedConnection {
 
     fn decide_request(
         &self,
-        route: &Route,
+        (route, own): (&Route, &OwnRequests),
         request: &request::Parts,
         traits: RequestTraits<'_>,
     ) -> RequestRuling {
@@ -63,7 +63,7 @@ impl ServedConnection {
                     None
                 } else {
                     self.count_decision(rule, traits.held_by);
-                    self.serve_rule(route, rule)
+                    self.serve_rule(route, own, rule)
                 };
                 let ruled = by.as_deref().unwrap_or(self);
                 let asks = ruled.asks_about_requests();
@@ -88,7 +88,7 @@ impl ServedConnection {
                 (rule, reason)
             }
         };
-        let mut refused = self.on_connection(None);
+        let mut refused = self.on_connection(self.rule.of_request(None));
         refused.info.decided.rule = rule;
         RequestRuling::Refused(Box::new(refused), reason)
     }
@@ -96,9 +96,9 @@ impl ServedConnection {
     /// Counts a request at its rule, unless that has held it before.
     fn count_decision(&self, rule: u32, held_by: Option<&str>) {
         let rules = &self.http.shared.config.rules;
-        let name = || usize::try_from(rule).ok().and_then(|rule| rules.get(rule));
-        let is_it = |held_by: &str| name().is_some_and(|rule| *rule.name == *held_by);
-        if !held_by.is_some_and(is_it) {
+        let name = usize::try_from(rule).ok().and_then(|rule| rules.get(rule)).map(|it| it.name);
+        let has_held = |name: &str| held_by == Some(name) || self.has_verdict_by(name);
+        if !name.is_some_and(has_held) {
             self.http.count_decision(rule);
         }
     }
@@ -124,38 +124,23 @@ impl ServedConnection {
             return None;
         }
         // A request whose URLs were translated names the upstream that it was translated for.
-        let is_same = route.intermediary().authority() == self.intermediary.authority();
+        let is_same = route.intermediary().authority() == self.rule.intermediary.authority();
         is_same.then_some((http, route))
     }
 
     /// Serves the requests of another rule.
-    fn serve_rule(&self, route: &Route, rule: u32) -> Option<Rc<Self>> {
-        let is_its =
-            |served: &&Rc<Self>| served.route.as_ref().is_some_and(|route| route.rule == rule);
-        if let Some(known) = self.by_rule.borrow().iter().find(is_its) {
+    fn serve_rule(&self, route: &Route, own: &OwnRequests, rule: u32) -> Option<Rc<Self>> {
+        let is_its = |served: &&Rc<Self>| served.route().is_ok_and(|route| route.rule == rule);
+        if let Some(known) = own.by_rule.borrow().iter().find(is_its) {
             return Some(known.clone());
         }
         let has_preface = !self.preface.is_empty();
         let other = route.of_request(&self.http, &self.info, (rule, has_preface))?;
-        let mut served = self.on_connection(Some(other));
+        let mut served = self.on_connection(self.rule.of_request(Some(other)));
         served.info.decided.rule = Some(rule);
         let served = Rc::new(served);
-        self.by_rule.borrow_mut().push(served.clone());
+        own.by_rule.borrow_mut().push(served.clone());
         Some(served)
-    }
-
-    /// Serves or refuses requests on this connection, which writes its own line.
-    fn on_connection(&self, route: Option<Route>) -> Self {
-        let (info, preface, counts) = (self.info.copy(), self.preface.clone(), self.counts.clone());
-        let client = ClientInfo { info, preface, counts };
-        let of = route.as_ref().or(self.route.as_ref()).map(Route::intermediary);
-        let intermediary = of.unwrap_or(crate::connection::intermediary::Intermediary::Gateway);
-        let mut served = Self::of(self.http.clone(), client, route, intermediary);
-        served.is_over.set(true);
-        served.is_of_request = true;
-        served.decoders = self.decoders.clone();
-        served.shadows = self.shadows.clone();
-        served
     }
 
     /// Serves what follows by the rule of one request, whose exchange rests or has switched
@@ -176,15 +161,18 @@ impl ServedConnection {
     /// connection whose exchange rests goes on by the rule of it, and the verdict on a connection
     /// is for its own rule.
     pub fn may_rest(&self, is_multiplexed: bool) -> bool {
-        let holds_connections = self.route.as_ref().is_some_and(Route::holds_connections);
+        let holds_connections = || self.route().is_ok_and(Route::holds_connections);
         let has_verdict = self.info.decided.held.is_some();
-        !(self.is_of_request && (is_multiplexed || holds_connections && has_verdict))
+        match self.requests {
+            ServedRequests::OfConnection(_) => true,
+            ServedRequests::OfRule => !(is_multiplexed || has_verdict && holds_connections()),
+        }
     }
 
     /// The rules in shadow before the deciding one that take a request of this connection, and what
     /// they would have done. A WebSocket's CONNECT is asked as GET.
     pub(super) fn shadows_on(&self, request: &request::Parts) -> Option<Shadows> {
-        if self.shadows.is_empty() {
+        if self.rule.shadows.is_empty() {
             return None;
         }
         let is_websocket = request.method == Method::CONNECT;
@@ -192,7 +180,7 @@ impl ServedConnection {
         let decided_by = self.info.decided.rule.map(RuleId);
         let traits = RequestTraits { is_websocket, may_have_others: true, held_by: None };
         let take = with_facts(request, traits, |facts| {
-            let take = config.policy.shadows_by_request(&self.shadows, decided_by, facts);
+            let take = config.policy.shadows_by_request(&self.rule.shadows, decided_by, facts);
             take.filter_map(|(rule, is_refused)| {
                 let rule = config.rules.get(usize::try_from(rule.0).ok()?)?;
                 let would = if is_refused { Outcome::Refused } else { outcome_of(rule.action) };

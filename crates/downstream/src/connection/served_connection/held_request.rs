@@ -36,7 +36,7 @@ pub fn who(info: &ConnectionInfo, action: &Action) -> Who {
 impl ServedConnection {
     /// True if its rule has somebody asked about each request.
     pub(super) fn asks_about_requests(&self) -> bool {
-        self.route.as_ref().is_some_and(Route::asks_about_requests)
+        self.rule.route.as_ref().is_some_and(Route::asks_about_requests)
     }
 
     /// Returns the question about a request that its rule takes. `None`: its path is too long for
@@ -54,7 +54,7 @@ impl ServedConnection {
     fn asked_target(&self, request: &request::Parts) -> (Box<str>, u16) {
         let decided = &self.info.decided;
         let ip_text = |ip: IpAddr| ip.to_canonical().to_string().into();
-        if self.route.as_ref().is_some_and(Route::leads_to_destination) {
+        if self.rule.route.as_ref().is_some_and(Route::leads_to_destination) {
             if let Some(target) = connect_target(decided) {
                 let host = match target.host {
                     TargetHost::Name(name) => name.as_str().into(),
@@ -74,18 +74,30 @@ impl ServedConnection {
 
     /// Asks about a request of so many bytes. `None`: too many are held.
     pub fn ask(&self, key: HoldKey, bytes: usize) -> Option<HoldPlace> {
-        let action = self.route.as_ref()?.action();
+        let action = self.rule.route.as_ref()?.action();
         let now_unix_ms = self.http.engine.now_unix_ms();
         self.http.shared.holds.ask(key, who(&self.info, action), bytes, now_unix_ms)
     }
 
     /// Has the next request be the one that was held.
     pub fn give_verdict(&self, given: GivenVerdict) {
-        self.verdict.set(Some(Box::new(given)));
+        if let Some(own) = self.requests.of_connection() {
+            own.verdict.set(Some(Box::new(given)));
+        }
+    }
+
+    /// True if the next request was held by the rule of this name, and has its verdict.
+    pub(super) fn has_verdict_by(&self, rule: &str) -> bool {
+        let Some(own) = self.requests.of_connection() else { return false };
+        let given = own.verdict.take();
+        let is_its = given.as_ref().is_some_and(|given| *given.key.rule == *rule);
+        own.verdict.set(given);
+        is_its
     }
 
     /// Takes the verdict on the request that was held. It counts if the same is asked.
     pub fn take_verdict(&self, key: &HoldKey) -> Option<GivenVerdict> {
-        self.verdict.take().map(|given| *given).filter(|given| given.key == *key)
+        let given = self.requests.of_connection()?.verdict.take();
+        given.map(|given| *given).filter(|given| given.key == *key)
     }
 }

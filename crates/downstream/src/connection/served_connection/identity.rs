@@ -38,8 +38,8 @@ impl ClientIdentity {
         forwarded
     }
 
-    /// True if this request or one before it has said who the client is for all that follow on a
-    /// connection to the upstream, as with NTLM and Negotiate (RFC 4559 section 6).
+    /// True if a request up to this one has authenticated the whole connection to the upstream, as
+    /// with NTLM and Negotiate (RFC 4559 section 6).
     pub fn is_tied(&self, headers: &http::HeaderMap) -> bool {
         let ties = |value: &http::HeaderValue| {
             let scheme = value.as_bytes().split(|byte| *byte == b' ').next().unwrap_or_default();

@@ -13,7 +13,8 @@ use eyelet_upstream::Upstream;
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode, request};
 
-use super::{ServedConnection, end_of_failure};
+use super::ServedConnection;
+use super::answer::end_of_failure;
 use crate::clock;
 use crate::connection::intermediary::Intermediary;
 use crate::connection::trace::{EndedExchange, ExchangeTrace};
@@ -262,7 +263,7 @@ impl ServedConnection {
     /// Returns how a request ended.
     fn end_of(&self, record: &Record) -> End {
         let reason = record.reason.clone();
-        match (record.failed, &self.intermediary) {
+        match (record.failed, &self.rule.intermediary) {
             (true, Intermediary::Proxy { .. }) => end_of_failure(reason),
             (true, _)
                 if matches!(
@@ -284,7 +285,7 @@ impl ServedConnection {
     /// Tells the upstream of the trace, unless it is a stranger.
     pub fn pass_trace(&self, request: &mut request::Parts, record: &mut Record) {
         if let Some(trace) = &mut record.trace {
-            trace.ask(self.intermediary.tells_upstream().then_some(&mut request.headers));
+            trace.ask(self.rule.intermediary.tells_upstream().then_some(&mut request.headers));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The answer to a request that the rules refuse: 403, which names the rule and the reason.
+//! The answer to a request that the rules refuse, or that has waited for a verdict in vain: it
+//! names the rule and the reason.
 
 use std::fmt::Write;
 
@@ -37,7 +38,12 @@ impl RefusedRequest<'_> {
         let (mut head, length, body) = text_page(status, method, text.into());
         let rule = self.rule.map_or_else(String::new, |rule| format!(", rule {rule}"));
         let details = visible(&format!("{}{rule}", self.reason)).replace(['"', '\\'], "'");
-        let value = format!("eyelet; error=http_request_denied; details=\"{details}\"");
+        // RFC 9209 sections 2.3.17 and 2.3.29: denied, or answered without a next hop.
+        let error = match status {
+            StatusCode::FORBIDDEN => "http_request_denied",
+            _ => "proxy_internal_response",
+        };
+        let value = format!("eyelet; error={error}; details=\"{details}\"");
         if let Ok(value) = HeaderValue::from_str(&value) {
             head.headers.insert(PROXY_STATUS, value);
         }

@@ -140,10 +140,9 @@ impl Shaking {
         Ok(Terminated { session: session.unboxed(), flow })
     }
 
-    /// Passes the client's bytes, until the upstream has sent a whole record or its end, or the
-    /// time for a ticket is over. rustls gets a copy of that record, for the ticket in it. The
-    /// record layer opens it too: a KeyUpdate, an alert or a part of a message must change its
-    /// state, and would be lost with rustls.
+    /// Passes the client's bytes until the upstream has sent a whole record or its end, or the time
+    /// for a ticket is over. The record layer opens it too: a KeyUpdate, an alert or a part of a
+    /// message must change its state, and would be lost with rustls.
     async fn await_ticket(
         &mut self,
         connection: &mut Active<'_>,

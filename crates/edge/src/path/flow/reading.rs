@@ -137,7 +137,7 @@ pub fn import_guard(
     Some(ReadingGuard::boxed(reader, None, budget))
 }
 
-/// Reads what a client sends after the decision, as long as that may have a hello.
+/// Reads a client's datagrams after the decision, as long as one may have a hello.
 struct ReadingGuard {
     reader: InitialReader,
     /// The client's own id, by which it is told that there is no upstream.

@@ -20,6 +20,7 @@ use crate::ready::FURTHER_MAX;
 use crate::testing::{SETTINGS, plain_program, worker_with};
 use crate::worker::WaitError;
 use eyelet_relay::KeptExchanges;
+use eyelet_table::further::further_bytes;
 use eyelet_table::timer_wheel::TICK_MS;
 
 /// The events that the programs of all workers have heard.

@@ -1,5 +1,5 @@
-//! The question about a command in a sandbox: the configuration of the edge that would serve its
-//! profile, and what the command dials as flags of that edge.
+//! The question about a command in a sandbox: the edge's configuration for its profile, and the
+//! destination as flags of that edge.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -82,16 +82,7 @@ fn read(args: &ExplainArgs, name: &str) -> Result<(Config, Dialled), String> {
         |mistakes: Vec<_>| mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     let profile = sandbox_profile(&args.file, name).map_err(lines)?;
     let list = read_lists(&profile)?;
-    let lets_all_pass = profile.dry_run;
-    let asks = profile.ask && !lets_all_pass;
-    let serving = RunServing {
-        list: &list,
-        rules: &profile.rules,
-        lets_all_pass,
-        asks,
-        private: &profile.allow_private,
-        log: Path::new("/dev/null"),
-    };
+    let serving = RunServing::new(&profile, &list, profile.dry_run, Path::new("/dev/null"));
     let ports = serving.checked_ports()?;
     let each = |port: &u16| INSIDE.map(|ip| SocketAddr::new(ip, *port));
     let addresses: Vec<SocketAddr> = ports.iter().flat_map(each).collect();
@@ -114,7 +105,10 @@ fn read(args: &ExplainArgs, name: &str) -> Result<(Config, Dialled), String> {
     let stand_in = || stand_ins.of(&host).map(|(v4, _)| IpAddr::V4(v4));
     let ip = ip.or_else(stand_in).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let dialled = Dialled {
-        exists: lets_all_pass || asks || host.parse::<IpAddr>().is_ok() || list.has(&host),
+        exists: serving.lets_all_pass
+            || serving.asks
+            || host.parse::<IpAddr>().is_ok()
+            || list.has(&host),
         is_listening: ports.contains(&port),
         has_quic: serving.quic_ports().contains(&port),
         to: SocketAddr::new(ip, port),

@@ -8,7 +8,11 @@ use std::time::Duration;
 use eyelet_config::{Permitted, UPSTREAM_WAIT_MAX};
 use serde::{Deserialize, Serialize};
 
+use super::name::LABEL_BYTES_MAX;
 use super::ports::HTTPS;
+
+/// Bytes of a name (RFC 1035 section 2.3.4), without the last dot.
+const NAME_BYTES_MAX: usize = 253;
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -183,7 +187,8 @@ fn hold(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn host(text: &str) -> Result<String, String> {
+/// Reads the name of a project.
+pub fn host(text: &str) -> Result<String, String> {
     name_of(text, "")
 }
 
@@ -204,9 +209,10 @@ fn name_of(text: &str, provided: &str) -> Result<String, String> {
         ));
     }
     let is_label = |label: &str| {
-        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        (1..=LABEL_BYTES_MAX).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
     };
-    match text.split('.').all(is_label) {
+    match text.len() <= NAME_BYTES_MAX && text.split('.').all(is_label) {
         true => Ok(text.to_ascii_lowercase()),
         false => Err("expected a host name, such as app.localhost".into()),
     }

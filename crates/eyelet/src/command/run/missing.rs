@@ -80,12 +80,51 @@ impl Lookout {
             let waiting = Waiting { is_tcp: options.tcp, hold: options.hold };
             if !waiting.is_tcp {
                 let alarm = alarms.add(&site.name);
-                looks.spawn(check_scheme(site.clone(), alarm, sender.clone()));
+                looks.spawn(check_scheme(site.clone(), alarm, sender.clone(), by_the_other));
             }
             looks.spawn(look(site.clone(), waiting, own.clone(), sender.clone()));
         }
         Self { lines, alarms, _looks: looks }
     }
+
+    /// Has a command asked if it speaks TLS, once requests to it have failed.
+    pub(super) fn of_command(rules: &[PlannedRule]) -> Self {
+        let (sender, lines) = channel(LINES_MAX);
+        let (mut looks, mut alarms) = (JoinSet::new(), Alarms::default());
+        for PlannedRule { site, .. } in rules.iter().filter(|rule| !rule.options.tcp) {
+            let alarm = alarms.add(&site.name);
+            looks.spawn(check_scheme(site.clone(), alarm, sender.clone(), by_the_command));
+        }
+        Self { lines, alarms, _looks: looks }
+    }
+}
+
+/// Returns lines about the applications that are not there now.
+pub(super) async fn absent(rules: &[PlannedRule], own: &[SocketAddr]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for PlannedRule { site, options, .. } in rules {
+        let waiting = Waiting { is_tcp: options.tcp, hold: options.hold };
+        if let Err(fault) = reach(&site.upstream, own).await {
+            lines.push(fault.line(site, waiting));
+        }
+    }
+    lines
+}
+
+/// The line about an application of `eyelet proxy` that speaks TLS, or does not.
+fn by_the_other(name: &str, address: &str, is_tls: bool) -> String {
+    match is_tls {
+        true => format!("{name}: {address} speaks TLS; write {name}=https://{address}"),
+        false => format!("{name}: {address} speaks no TLS; write {name}=http://{address}"),
+    }
+}
+
+/// The line about a command of `eyelet run` that speaks TLS.
+fn by_the_command(name: &str, address: &str, _: bool) -> String {
+    format!(
+        "{name}: the command speaks TLS itself at {address}; have it speak plain HTTP, or start it \
+         by itself and serve it with `eyelet proxy {name}=https://{address}`"
+    )
 }
 
 /// The way in which an application was found.
@@ -155,7 +194,12 @@ async fn look(site: Site, waiting: Waiting, own: Arc<[SocketAddr]>, lines: Sende
 
 /// Says if an application speaks TLS and should not, or the other way round. One with http:// is
 /// asked once its own requests have failed.
-async fn check_scheme(site: Site, alarm: Arc<Notify>, lines: Sender<String>) {
+async fn check_scheme(
+    site: Site,
+    alarm: Arc<Notify>,
+    lines: Sender<String>,
+    said: fn(&str, &str, bool) -> String,
+) {
     let Site { name, upstream } = site;
     let (is_tls, address) = match upstream.split_once("://") {
         Some((scheme, address)) => (scheme == "https", address),
@@ -169,12 +213,8 @@ async fn check_scheme(site: Site, alarm: Arc<Notify>, lines: Sender<String>) {
             alarm.notified().await;
         }
         let line = match (is_tls, timeout(LIMIT, speaks_tls(address)).await) {
-            (false, Ok(Ok(true))) => {
-                format!("{name}: {address} speaks TLS; write {name}=https://{address}")
-            }
-            (true, Ok(Ok(false)) | Err(_)) => {
-                format!("{name}: {address} speaks no TLS; write {name}=http://{address}")
-            }
+            (false, Ok(Ok(true))) => said(&name, address, true),
+            (true, Ok(Ok(false)) | Err(_)) => said(&name, address, false),
             (true, Ok(Ok(true))) => return,
             // It is not there yet, or fails for another reason.
             _ => {
@@ -195,8 +235,8 @@ async fn speaks_tls(address: &str) -> io::Result<bool> {
     Ok(ANSWERS.contains(&socket.read_u8().await?))
 }
 
-/// Checks that somebody listens there. No connection is made where that is seen without one: it may
-/// be the only one that the application accepts.
+/// Checks that somebody listens there. If that shows without a connection, none is made: it may be
+/// the only one that the application accepts.
 async fn reach(upstream: &str, own: &[SocketAddr]) -> Result<Found, Fault> {
     if let Some(path) = upstream.strip_prefix("unix:") {
         if eyelet_child::listens(&Endpoint::Unix(path.into()), own) {

@@ -35,7 +35,7 @@ use self::shared::ProjectKind;
 use eyelet_process::diagnostics::{self, Diagnostics};
 use eyelet_process::signals::Signals;
 
-pub use self::args::{ProxyArgs, RunArgs, StopArgs};
+pub use self::args::{ProxyArgs, RunArgs, StopArgs, host};
 
 /// Events of the child that wait to be printed. Its thread waits for more room.
 const EVENTS_MAX: usize = 16;
@@ -197,7 +197,11 @@ fn serve(wanted: Wanted<'_>, work: Work, screen: &Screen<'_>) -> Result<u8, Box<
                 Some(application)
             }
             Work::IsThere => None,
-            Work::Background => return Ok(0),
+            Work::Background => {
+                let absent = missing::absent(&wanted.rules, &served.addresses()).await;
+                absent.iter().for_each(|line| screen.say(line));
+                return Ok(0);
+            }
         };
         let (sender, events) = channel(EVENTS_MAX);
         let report = move |event| {

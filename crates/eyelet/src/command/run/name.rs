@@ -8,7 +8,7 @@ const LOCALHOST: &str = "localhost";
 /// The name of a folder whose own name has no letter or digit.
 const DEFAULT: &str = "app";
 /// Bytes of a label (RFC 1035 section 2.3.4).
-const LABEL_BYTES_MAX: usize = 63;
+pub(super) const LABEL_BYTES_MAX: usize = 63;
 /// Bytes of git's files that are read: a path or the name of a branch.
 const GIT_FILE_BYTES_MAX: u64 = 8 << 10;
 

@@ -241,6 +241,9 @@ impl OwnEdge {
                 Ok::<_, Box<dyn Error>>(())
             })?;
         }
+        if changes || self.lookout.is_none() {
+            self.lookout = Some(Lookout::of_command(plan.rules()));
+        }
         self.plan = plan;
         Ok(())
     }

@@ -13,6 +13,7 @@ use eyelet_sys::file::OwnFolder;
 use eyelet_tls::roots::system_roots;
 
 use super::certificate::Certificate;
+use super::shared::place;
 use eyelet_process::control;
 
 /// The variables for an application behind this certificate. `say` is called if there are none,
@@ -40,7 +41,7 @@ fn made(authority: &Path, say: impl Fn(&str)) -> Result<Vec<(OsString, OsString)
     let path = control::own_folder().join(name);
     let path = path.to_str().ok_or("the runtime folder is no text")?;
     let mut trust = trust(path)?;
-    let folder = OwnFolder::open(Path::new(path))?;
+    let folder = OwnFolder::open(Path::new(path)).map_err(place::at(Path::new(path)))?;
     for file in &trust.files {
         let beside = format!("{}.{}", file.name, std::process::id());
         folder.write_unsynced(&file.name, &beside, &file.content)?;

@@ -20,14 +20,14 @@ pub struct SandboxArgs {
     /// to this list
     #[arg(long, value_name = "FILE")]
     pub(super) learn: Option<PathBuf>,
-    /// Hold what asks by TLS for a name that is not on the list, until somebody decides by
+    /// Let connections by TLS to a name that is not on the list wait until somebody decides, by
     /// `eyelet held` in another terminal
     #[arg(long)]
     pub(super) ask: bool,
     /// A configuration with profiles, each a table [sandbox.NAME]
     #[arg(long, value_name = "FILE", requires = "profile")]
     pub(super) config: Option<PathBuf>,
-    /// The profile of it that counts, beside what the other options allow
+    /// The profile of --config to use, together with the other options
     #[arg(long, value_name = "NAME", requires = "config")]
     pub(super) profile: Option<String>,
     /// Refuse no name and no request, and say at the end what would have been refused
@@ -42,8 +42,8 @@ pub struct SandboxArgs {
     /// Write events to standard error as JSON, a line each, in place of the summary
     #[arg(long)]
     pub(super) json: bool,
-    /// Print the variables that the command would get so that its programs trust the authority of a
-    /// run, as lines of a shell, and run nothing
+    /// Run nothing, and print the variables by which programs trust the authority of a run, as
+    /// lines of a shell
     #[arg(long)]
     pub(super) print_env: bool,
     /// The other end's descriptor, for the process inside

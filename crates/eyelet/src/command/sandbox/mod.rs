@@ -46,7 +46,7 @@ const NOT_STARTED: u8 = 125;
 /// The exit status of a shell for a program that is not there, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
-/// The number that a shell adds to that of the signal that ended a program.
+/// A shell adds this to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
 /// Variables that lead a command to sockets of the user's session, or to a proxy that is not there.
 const REMOVED: [&str; 14] = [
@@ -101,16 +101,6 @@ fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
     Ok(profile)
 }
 
-/// True if people are asked. Then the folder of control sockets is there, so that it is hidden from
-/// the command: see [`hidden`].
-fn asks(profile: &SandboxProfile, lets_all_pass: bool) -> io::Result<bool> {
-    let asks = profile.ask && !lets_all_pass;
-    if asks {
-        OwnFolder::open(&own_folder())?;
-    }
-    Ok(asks)
-}
-
 /// Says which names of secrets no rule mints for.
 ///
 /// # Errors
@@ -134,8 +124,8 @@ fn placeholders(profile: &SandboxProfile) -> impl Iterator<Item = (OsString, OsS
     texts.map(|text| (text.into(), text.into()))
 }
 
-/// Secrets that are read before the sandboxed command only: that may change what would run later,
-/// and which file a link in the path of another leads to.
+/// Secrets are read before the sandboxed command only: it could change the command that prints one,
+/// or a link in the path of a file.
 fn read_once(mut secrets: Vec<SecretSettings>) -> Vec<SecretSettings> {
     for secret in &mut secrets {
         match &mut secret.source {
@@ -154,20 +144,16 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let profile = profile(args)?;
     let list = read_lists(&profile)?;
     let lets_all_pass = args.learn.is_some() || profile.dry_run;
-    let asks = asks(&profile, lets_all_pass)?;
-    if list.is_empty() && !lets_all_pass && !asks {
-        screen.say("the list is empty: everything is refused");
-    }
     let (lines, log) = io::pipe()?;
     let log_path = PathBuf::from(format!("/proc/self/fd/{}", log.as_raw_fd()));
-    let serving = RunServing {
-        list: &list,
-        rules: &profile.rules,
-        lets_all_pass,
-        asks,
-        private: &profile.allow_private,
-        log: &log_path,
-    };
+    let serving = RunServing::new(&profile, &list, lets_all_pass, &log_path);
+    let asks = serving.asks;
+    if asks {
+        // The folder of control sockets is hidden from the command: see [`hidden`].
+        OwnFolder::open(&own_folder())?;
+    } else if list.is_empty() && !lets_all_pass {
+        screen.say("the list is empty: everything is refused");
+    }
     check_secrets(&serving, &profile, screen)?;
     let mut trust = RunTrust::new(&serving.minted(), system_roots(), |name| env::var_os(name))?;
     trust.notes.iter().for_each(|note| screen.say(note));
@@ -236,9 +222,9 @@ fn inside() -> Command {
     inside
 }
 
-/// The files of this run that the command's user could read or change, the secrets that the
-/// configuration names, and the local authority's folder: its key would make the command any
-/// server, to all that trust it.
+/// The files of this run that are hidden from the command: those that its user could read or
+/// change, the secrets of the configuration, and the local authority's folder, whose key would make
+/// the command any server.
 fn hidden(args: &SandboxArgs, profile: &SandboxProfile) -> Vec<PathBuf> {
     let files = profile.allow_files.iter().chain(&args.config).chain(&args.report);
     let authority = eyelet_local_ca::default_folder().ok();

@@ -4,7 +4,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use eyelet_downstream::client::head::asks_for_websocket;
@@ -19,16 +19,18 @@ use eyelet_downstream::connection::served_connection::given_verdict::GivenVerdic
 use eyelet_downstream::connection::served_connection::record::Record;
 use eyelet_engine::worker::WaitError;
 use eyelet_hold::{HoldDecision, HoldKey, HoldPlace};
-use eyelet_http1::head::Length;
 use eyelet_http1::head_bytes::request_bytes;
 use eyelet_resting::hold::{RestingHold, body_bytes_max};
 use eyelet_resting::{KeptConnection, RestingExchange, RestingFacts, RestingState};
 use eyelet_telemetry::listing::streams::StreamKind;
-use eyelet_telemetry::reason::{HeldEnd, Reason, Shed};
-use http::request;
+use eyelet_telemetry::reason::{HeldEnd, Reason, Shed, Stage, When};
 use zeroize::Zeroizing;
 
+use super::incoming::IncomingRequest;
 use crate::exchange::end::HeldRest;
+
+/// The stage of a request that is held.
+const VERDICT: When = When::During(Stage::Verdict);
 
 /// The end of the wait of a request.
 pub enum Waited {
@@ -36,49 +38,48 @@ pub enum Waited {
     Decided(GivenVerdict),
     /// It waits on without a task.
     Rests(HeldRest),
-    /// There is nobody to answer, or no time to wait on. Its line is written.
+    /// Its client is gone. Its line is written.
     Over,
     /// It may not wait, or not on after so many milliseconds.
-    Refused(HeldEnd, u32),
+    Refused(Reason, u32),
 }
 
-/// A request's head, and the end of its body.
-type Asked<'a> = (&'a request::Parts, Length);
-
-/// Asks about a request that this connection serves, and waits for the verdict. `connection`
-/// may have it already.
-pub async fn wait_for_verdict(
-    (connection, served): (&ServedConnection, &ServedConnection),
-    stream: &mut Stream<'_>,
-    (request, length): Asked<'_>,
-    key: Option<HoldKey>,
-) -> Waited {
-    let Some(key) = key else { return Waited::Refused(HeldEnd::TooLong, 0) };
-    if let Some(given) = connection.take_verdict(&key) {
-        return Waited::Decided(given);
+impl IncomingRequest<'_, '_> {
+    /// Asks about a request that `served` serves, and waits for the verdict. Its connection may
+    /// have it already.
+    pub async fn wait_for_verdict(
+        &mut self,
+        connection: &ServedConnection,
+        served: &ServedConnection,
+        key: Option<HoldKey>,
+    ) -> Waited {
+        let Some(key) = key else { return Waited::Refused(Reason::Held(HeldEnd::TooLong), 0) };
+        if let Some(given) = connection.take_verdict(&key) {
+            return Waited::Decided(given);
+        }
+        let begun = self.stream.as_http2().and_then(|two| two.take_wait(&key));
+        let (since, timeout) = match &begun {
+            Some(WaitBegun { since, wait, .. }) => (*since, *wait),
+            None => (clock::now(), served.http.shared.config.hold.timeout),
+        };
+        let is_new = begun.is_none();
+        let place = begun.and_then(|begun| begun.place).or_else(|| {
+            let bytes = request_bytes(&self.request.headers, &self.request.uri);
+            let place = served.ask(key, bytes)?;
+            // What another process has decided meanwhile is for it, too.
+            Some(if is_new { place } else { place.moved() })
+        });
+        let Some(place) = place else {
+            return Waited::Refused(Reason::Held(HeldEnd::TooMany), since_ms(since));
+        };
+        if is_new && place.is_first() && place.decision().is_none() {
+            tracing::warn!("{}", place.question().announcement());
+        }
+        if place.decision().is_none() && self.stream.may_be_held() {
+            return Waited::Rests(HeldRest::Connection(place));
+        }
+        Wait { connection, served, place, since, timeout }.run(self).await
     }
-    let begun = stream.as_http2().and_then(|two| two.take_wait(&key));
-    let (since, timeout) = match &begun {
-        Some(WaitBegun { since, wait, .. }) => (*since, *wait),
-        None => (clock::now(), served.http.shared.config.hold.timeout),
-    };
-    let is_new = begun.is_none();
-    let place = begun.and_then(|begun| begun.place).or_else(|| {
-        let place = served.ask(key, request_bytes(&request.headers, &request.uri))?;
-        // What another process has decided meanwhile is for it, too.
-        Some(if is_new { place } else { place.moved() })
-    });
-    let Some(place) = place else {
-        return Waited::Refused(HeldEnd::TooMany, since_ms(since));
-    };
-    if is_new && place.is_first() && place.decision().is_none() {
-        tracing::warn!("{}", place.question().announcement());
-    }
-    if place.decision().is_none() && stream.may_be_held() {
-        return Waited::Rests(HeldRest::Connection(place));
-    }
-    let wait = Wait { connection, served, place, since, timeout };
-    wait.run(stream, (request, length)).await
 }
 
 /// The wait of a request in its task.
@@ -100,7 +101,10 @@ enum WaitEnd {
     /// Its connection and all streams of it rest, with what came of its body and whether that is
     /// whole.
     Rests((bytes::Bytes, bool)),
-    Over(Reason),
+    /// Its client is gone.
+    Gone(Reason),
+    /// It is ended here.
+    Ended(Reason),
 }
 
 /// The end by a verdict. It answers the rule that asked: once a reload has taken that away, it
@@ -112,13 +116,14 @@ fn decided(connection: &ServedConnection, place: &HoldPlace, decision: HoldDecis
         .newer()
         .is_some_and(|newer| !newer.shared.config.rules.iter().any(|known| *known.name == **rule));
     match is_gone {
-        true => WaitEnd::Over(Reason::RuleGone),
+        true => WaitEnd::Ended(Reason::RuleGone),
         false => WaitEnd::Verdict(decision),
     }
 }
 
 impl Wait<'_> {
-    async fn run(self, stream: &mut Stream<'_>, (request, length): Asked<'_>) -> Waited {
+    async fn run(self, incoming: &mut IncomingRequest<'_, '_>) -> Waited {
+        let IncomingRequest { stream, request, length } = incoming;
         let Self { connection, served, place, since, timeout } = self;
         // Its line is written if the task is dropped.
         let mut record = Record::new(served, request);
@@ -128,38 +133,27 @@ impl Wait<'_> {
         let engine = &served.http.engine;
         let began = clock::now();
         let body_max = body_bytes_max(request).filter(|_| !asks_for_websocket(request));
-        // Memory may be short before the time is over. At first it is only due to rest.
-        let wait = served.progress_wait();
-        let is_to_end = || clock::since(began) >= wait && engine.process.budget.is_filling(0);
-        let left = || timeout.saturating_sub(clock::since(since));
-        stream.due_in(engine.rest_after().min(wait).min(left()));
+        let time = WaitTime { served, began, since, timeout };
+        // At first it is only due to rest.
+        stream.due_in(engine.rest_after().min(time.next()));
         let end = poll_fn(|task| {
             if let Poll::Ready(decision) = place.poll_decision(task) {
                 return Poll::Ready(decided(connection, &place, decision));
             }
             if let Poll::Ready(gone) = stream.poll_gone(task) {
-                return Poll::Ready(WaitEnd::Over(gone.reason()));
+                return Poll::Ready(WaitEnd::Gone(gone.reason()));
             }
             if stream.poll_ends(task).is_ready() {
-                return Poll::Ready(WaitEnd::Over(Reason::Drained(None)));
+                return Poll::Ready(WaitEnd::Ended(Reason::Drained(Some(VERDICT))));
             }
             if connection.is_removed() {
-                return Poll::Ready(WaitEnd::Over(Reason::RuleGone));
+                return Poll::Ready(WaitEnd::Ended(Reason::RuleGone));
             }
-            while let Poll::Ready(late) = stream.poll_late(task) {
-                match late {
-                    WaitError::Late if left().is_zero() => return Poll::Ready(WaitEnd::Late),
-                    WaitError::Late if is_to_end() => {
-                        return Poll::Ready(WaitEnd::Over(Reason::Shed(Shed::Stream)));
-                    }
-                    WaitError::Late => stream.due_in(wait.min(left())),
-                    other => {
-                        return Poll::Ready(WaitEnd::Over(ClientLost::Wait(other).reason()));
-                    }
-                }
+            if let Some(end) = time.end(stream, task) {
+                return Poll::Ready(end);
             }
             let is_due = engine.rests_at_once() || clock::since(began) >= engine.rest_after();
-            let may = is_due && !engine.is_draining() && !left().is_zero();
+            let may = is_due && !engine.is_draining() && !time.left().is_zero();
             let body = body_max.filter(|_| may);
             let two = stream.as_http2();
             let body = two.and_then(|two| two.prepare_hold(body?));
@@ -168,17 +162,20 @@ impl Wait<'_> {
                 false => Poll::Pending,
             }
         });
-        let end = end.await;
-        let decision = match end {
+        let decision = match end.await {
             WaitEnd::Verdict(decision) => Some(decision),
             WaitEnd::Late => None,
             WaitEnd::Rests(body) => {
                 let key = place.question().key.clone();
-                let hold = RestingHold::new(key, request, length, body, timeout);
+                let hold = RestingHold::new(key, request, *length, body, timeout);
                 let resting = resting(entry.rest(), hold, (place, since));
                 return Waited::Rests(HeldRest::Stream(resting));
             }
-            WaitEnd::Over(reason) => {
+            WaitEnd::Ended(reason) => {
+                entry.dismiss();
+                return Waited::Refused(reason, since_ms(since));
+            }
+            WaitEnd::Gone(reason) => {
                 (entry.record.failed, entry.record.reason) = (true, reason);
                 entry.end();
                 return Waited::Over;
@@ -187,6 +184,45 @@ impl Wait<'_> {
         entry.dismiss();
         let key = place.question().key.clone();
         Waited::Decided(GivenVerdict { key, decision, waited_ms: since_ms(since) })
+    }
+}
+
+/// The time of a wait in its task.
+struct WaitTime<'a> {
+    served: &'a ServedConnection,
+    /// The time at which this task began to wait.
+    began: Instant,
+    /// The time at which the wait began, perhaps in an earlier task.
+    since: Instant,
+    /// The time that it may take in all.
+    timeout: Duration,
+}
+
+impl WaitTime<'_> {
+    fn left(&self) -> Duration {
+        self.timeout.saturating_sub(clock::since(self.since))
+    }
+
+    /// The time until the next look: memory may be short before the wait is over.
+    fn next(&self) -> Duration {
+        self.served.progress_wait().min(self.left())
+    }
+
+    /// The end of the wait if its time is over, or memory is too short for it.
+    fn end(&self, stream: &mut Stream<'_>, task: &mut Context<'_>) -> Option<WaitEnd> {
+        let is_filling = || self.served.http.engine.process.budget.is_filling(0);
+        while let Poll::Ready(late) = stream.poll_late(task) {
+            let has_waited = clock::since(self.began) >= self.served.progress_wait();
+            match late {
+                WaitError::Late if self.left().is_zero() => return Some(WaitEnd::Late),
+                WaitError::Late if has_waited && is_filling() => {
+                    return Some(WaitEnd::Ended(Reason::Shed(Shed::Unfinished(VERDICT))));
+                }
+                WaitError::Late => stream.due_in(self.next()),
+                other => return Some(WaitEnd::Gone(ClientLost::Wait(other).reason())),
+            }
+        }
+        None
     }
 }
 

@@ -1,5 +1,5 @@
-//! Keeps the part of a request's body that was taken from its client while the request may have to
-//! be sent again: an upstream may say that it has not processed it (RFC 9113 section 8.7).
+//! Keeps the first part of a request's body while the request may have to be sent again: an
+//! upstream may say that it has not processed it (RFC 9113 section 8.7).
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};

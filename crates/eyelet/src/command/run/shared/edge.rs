@@ -335,7 +335,9 @@ impl SharedEdge {
             // The looks end with it.
             drop(lookout);
         });
-        self.lookouts.insert(id, (task, alarms));
+        if let Some((before, _)) = self.lookouts.insert(id, (task, alarms)) {
+            before.abort();
+        }
     }
 
     fn start(
@@ -392,6 +394,11 @@ impl SharedEdge {
             return Answer::Failed(why);
         }
         self.projects = projects;
+        if (changes || !self.lookouts.contains_key(&id))
+            && let Some(project) = self.projects.of_connection(id)
+        {
+            self.look_for(id, Lookout::of_command(&project.rules));
+        }
         Answer::Done
     }
 

@@ -44,7 +44,7 @@ impl Place {
     pub(super) fn new(authority: &Path, is_loopback: bool) -> io::Result<Self> {
         let folder = control::own_folder();
         // Who can write to it could answer in the edge's place.
-        OwnFolder::open(&folder)?;
+        OwnFolder::open(&folder).map_err(at(&folder))?;
         let scope = if is_loopback { "loopback" } else { "all" };
         let name = format!(
             "shared.{}.{scope}.sock",
@@ -76,7 +76,7 @@ impl Place {
             Ok(stream) => Ok(Some(stream)),
             Err(error) => match error.kind() {
                 ErrorKind::NotFound | ErrorKind::ConnectionRefused => Ok(None),
-                _ => Err(error),
+                _ => Err(at(&self.socket)(error)),
             },
         }
     }
@@ -97,7 +97,8 @@ impl Place {
     pub(super) fn try_lock(&self) -> io::Result<Option<File>> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(false).mode(0o600);
-        let file = file.open(self.socket.with_extension("lock"))?;
+        let path = self.socket.with_extension("lock");
+        let file = file.open(&path).map_err(at(&path))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(file)),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -108,7 +109,7 @@ impl Place {
     /// Starts an edge here, as a process that outlives this one. Call it with the lock.
     pub(super) fn start(&self) -> io::Result<()> {
         self.remove()?;
-        let listener = UnixListener::bind(&self.socket)?;
+        let listener = UnixListener::bind(&self.socket).map_err(at(&self.socket))?;
         fs::set_permissions(&self.socket, fs::Permissions::from_mode(0o600))?;
         let mut command = Command::new(own_program());
         command.arg(COMMAND).arg(&self.socket).current_dir("/");
@@ -130,6 +131,11 @@ impl Place {
     pub(super) fn of_socket(socket: PathBuf) -> Self {
         Self { socket }
     }
+}
+
+/// Names the file or folder of an error.
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 fn is_passed(variable: &OsStr) -> bool {

@@ -10,8 +10,8 @@ use http::{Method, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::snapshot::listen::HTTPS_PORT;
 use eyelet_acme::Acme;
-use eyelet_config::{Listener, ListenerKind};
 use eyelet_downstream::client::stream::write_head;
 use eyelet_downstream::connection::date::stamp;
 use eyelet_downstream::connection::page::page;
@@ -30,7 +30,6 @@ const READ_BYTES: usize = 4 << 10;
 /// The stage until the response.
 const HEAD: When = When::During(Stage::RequestHead);
 
-const HTTPS_PORT: u16 = 443;
 const HTTP_PORT: u16 = 80;
 /// The path at which a server of HTTP-01 looks for the answer to a token.
 const CHALLENGES: &str = "/.well-known/acme-challenge/";
@@ -40,18 +39,6 @@ const UPSTREAM_BYTES_MAX: u64 = 16 << 10;
 /// For that response. A server waits for about ten seconds.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns the port to which clients are sent: that of https if a listener has it, else that of the
-/// first listener that clients connect to themselves.
-pub fn https_port(listeners: &[Listener], addresses: &[SocketAddr]) -> u16 {
-    let direct = listeners.iter().zip(addresses);
-    let mut direct = direct.filter(|(listener, _)| listener.kind == ListenerKind::Direct);
-    let first = direct.clone().next().map(|(_, address)| address.port());
-    match direct.any(|(_, address)| address.port() == HTTPS_PORT) {
-        true => HTTPS_PORT,
-        false => first.unwrap_or(HTTPS_PORT),
-    }
-}
-
 /// Settings of a listener of this kind.
 pub struct Redirects<'a> {
     /// The limits of a request's head.
@@ -60,7 +47,7 @@ pub struct Redirects<'a> {
     pub acme: &'a Acme,
     /// Another ACME client that may have the answer.
     pub upstream: Option<SocketAddr>,
-    /// The port that clients are sent to, see [`https_port`].
+    /// The port that clients are sent to, see [`crate::snapshot::listen::https_port`].
     pub https_port: u16,
 }
 

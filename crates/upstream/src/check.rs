@@ -18,14 +18,11 @@ use eyelet_wire::proxy::{Command, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
 use http::{Request, header, request};
 use tokio::time::{sleep, timeout};
 
-use eyelet_downstream::client::failure::Failure;
-use eyelet_downstream::connection::worker::{CurrentHttp, Http};
-use eyelet_http1::head::Length;
+use crate::Upstream;
+use crate::dial::{DialTerms, Dialled, Dialler, dial, spoken};
+use crate::http2::Http2Connection;
+use crate::request::{HeadAsked, NoAnswer, UpstreamRequest};
 use eyelet_http1::write_queue::WriteQueue;
-use eyelet_upstream::Upstream;
-use eyelet_upstream::dial::{DialTerms, Dialled, dial, spoken};
-use eyelet_upstream::http2::Http2Connection;
-use eyelet_upstream::request::{BodyCodings, HeadAsked, NoAnswer, UpstreamRequest};
 
 /// Time from the end of one check to the next. A failure is noticed after two of them, and an
 /// application answers a request in two seconds without noticing.
@@ -53,15 +50,18 @@ enum CheckError {
 
 /// Begins the checks that this configuration wants and that no task makes. One worker of the
 /// process calls it at each tick, inside its event loop: a drain ends the checks, and it may be
-/// taken back.
-pub fn begin(http: &Http) {
-    if is_ending(http) {
+/// taken back. `newest` gives the worker's dialler under the newest configuration.
+pub fn begin<F>(dialler: &Dialler, newest: F)
+where
+    F: Fn() -> Option<Rc<Dialler>> + Clone + 'static,
+{
+    if is_ending(dialler) {
         return;
     }
-    for member in http.dialler.names.shared.upstreams.checked() {
+    for member in dialler.names.shared.upstreams.checked() {
         if !member.is_being_checked.swap(true, Relaxed) {
             let checking = Checking(member.clone());
-            tokio::task::spawn_local(check_on(http.current(), checking));
+            tokio::task::spawn_local(check_on(newest.clone(), checking));
         }
     }
 }
@@ -76,34 +76,34 @@ impl Drop for Checking {
 }
 
 /// Checks an upstream until the worker ends or no rule wants it.
-async fn check_on(current: Rc<CurrentHttp>, checking: Checking) {
+async fn check_on(newest: impl Fn() -> Option<Rc<Dialler>>, checking: Checking) {
     let member = &checking.0;
-    while let Some(http) = current.http().filter(|http| is_wanted(http, member)) {
-        let result = match timeout(LIMIT, check(&http, member)).await {
+    while let Some(dialler) = newest().filter(|dialler| is_wanted(dialler, member)) {
+        let result = match timeout(LIMIT, check(&dialler, member)).await {
             Ok(result) => result,
             Err(_) => Err(CheckError::Late),
         };
-        member.health.checked(http.engine.now_unix_ms(), result);
+        member.health.checked(dialler.engine.now_unix_ms(), result);
         // It would keep the configuration.
-        drop(http);
+        drop(dialler);
         sleep(INTERVAL).await;
     }
 }
 
 /// True if nothing new is asked by this process. Another one may make the checks.
-fn is_ending(http: &Http) -> bool {
-    http.engine.is_draining() || http.engine.is_retired()
+fn is_ending(dialler: &Dialler) -> bool {
+    dialler.engine.is_draining() || dialler.engine.is_retired()
 }
 
-fn is_wanted(http: &Http, member: &Arc<Member>) -> bool {
-    let mut checked = http.dialler.names.shared.upstreams.checked();
-    !is_ending(http) && checked.any(|wanted| Arc::ptr_eq(wanted, member))
+fn is_wanted(dialler: &Dialler, member: &Arc<Member>) -> bool {
+    let mut checked = dialler.names.shared.upstreams.checked();
+    !is_ending(dialler) && checked.any(|wanted| Arc::ptr_eq(wanted, member))
 }
 
-async fn check(http: &Http, member: &Member) -> Result<(), CheckError> {
+async fn check(dialler: &Dialler, member: &Member) -> Result<(), CheckError> {
     match (&member.check, &member.upstream) {
         (Some(UpstreamCheck::Get(path)), TerminateUpstream::Http(to)) => {
-            ask(http, member, to, path).await
+            ask(dialler, member, to, path).await
         }
         (_, upstream) => {
             let target = match upstream {
@@ -118,8 +118,7 @@ async fn check(http: &Http, member: &Member) -> Result<(), CheckError> {
                     }
                 },
             };
-            let sources = member.sources.some();
-            let (dialler, options) = (&http.dialler, DialOptions { sources, ..Default::default() });
+            let options = DialOptions { sources: member.sources.some(), ..Default::default() };
             let dialled =
                 dial_target(&dialler.names, &dialler.engine, &info(), &target, &options).await;
             dialled.map(drop).map_err(|undialled| CheckError::Failed(undialled.end.reason))
@@ -129,7 +128,7 @@ async fn check(http: &Http, member: &Member) -> Result<(), CheckError> {
 
 /// Asks for a path. 2xx and 3xx mean that it is up.
 async fn ask(
-    http: &Http,
+    dialler: &Dialler,
     member: &Member,
     to: &HttpUpstream,
     path: &str,
@@ -144,35 +143,25 @@ async fn ask(
     let spoken = spoken(to, false);
     let (sources, wait) = (member.sources.some(), LIMIT);
     let terms = DialTerms { spoken, preface, wait, balanced: None, sources, is_early: false };
-    let dialled = dial(&http.dialler, to, terms, &info()).await;
+    let dialled = dial(dialler, to, terms, &info()).await;
     let (parts, host) = head(to, path)?;
-    let request = UpstreamRequest {
-        parts: &parts,
-        body: BodyCodings::default(),
-        host: &host,
-        forwarded: &Rc::default(),
-        length: Length::Empty,
-        trailers: false,
-        again: false,
-        needs_http1: false,
-        carries_secret: false,
-    };
+    let forwarded = Rc::default();
+    let request = UpstreamRequest::without_body(&parts, &host, &forwarded);
     let mut upstream = match dialled.map_err(|failure| CheckError::Failed(failure.reason))? {
         Dialled::Http1(connection) => Upstream::Http1(connection),
         Dialled::Http2(connection) => {
-            let asked = Http2Connection::ask(&connection, &request)
-                .ok_or_else(|| failed(NoAnswer::Unread))?;
+            let asked = Http2Connection::ask(&connection, &request).ok_or(NoAnswer::Unread)?;
             Upstream::Http2(Box::new(asked))
         }
     };
     let mut queue = WriteQueue::default();
     queue.push_head(upstream.head(&request));
     let sent = poll_fn(|task| upstream.poll_send(task, &mut queue)).await;
-    sent.map_err(|_| failed(NoAnswer::Dead))?;
+    sent.map_err(|_| NoAnswer::Dead)?;
     for _ in 0..=INTERIM_MAX {
         let asked = HeadAsked { method: &parts.method, may_be_lines: false };
         let answer = poll_fn(|task| upstream.poll_head(task, asked)).await;
-        let status = answer.map_err(failed)?.status();
+        let status = answer?.status();
         if status.is_success() || status.is_redirection() {
             return Ok(());
         }
@@ -194,10 +183,9 @@ fn head(to: &HttpUpstream, path: &str) -> Result<(request::Parts, String), Check
     Ok((request.into_parts().0, host))
 }
 
-fn failed(why: NoAnswer) -> CheckError {
-    match Failure::from(why) {
-        Failure::Answer(reason) | Failure::Cut(reason) => CheckError::Failed(reason),
-        Failure::Client(_) | Failure::Unprocessed => CheckError::Failed(Reason::UpstreamUnread),
+impl From<NoAnswer> for CheckError {
+    fn from(why: NoAnswer) -> Self {
+        Self::Failed(why.into())
     }
 }
 
