@@ -16,7 +16,6 @@ use crate::table::{
 use crate::unanswered::{UNANSWERED_MAX, UNANSWERED_OF_NETWORK_MAX, UnansweredFlows};
 use crate::waiting::{WAITING_BYTES_MAX, WAITING_MAX};
 
-mod changed;
 mod moving;
 mod random;
 
@@ -90,6 +89,37 @@ fn long_headers_are_found_by_ids_and_short_ones_by_address() {
     flows.note_server(other, 1, 1, 1);
     assert_eq!(flows.find(&one, &Header::Short(b"servers2...")), FoundFlow::Flow(other));
     assert_eq!(flows.find(&one, &Header::Short(b"servers1...")), FoundFlow::Flow(key));
+}
+
+/// Nothing says which flow an id is of that a server has issued later. Its packets go to the flow
+/// that was used last, and no flow is found by it elsewhere.
+#[test]
+fn ids_that_were_issued_later_teach_nothing() {
+    let (mut flows, _) = flows();
+    let (one, elsewhere) = (peer("198.51.100.7:50000"), peer("203.0.113.9:4433"));
+    let begun = |flows: &mut Flows<()>, first: &[u8], server: &[u8]| {
+        let key = flows.begin(one, first, 0, ()).unwrap();
+        flows.pass(key, 0);
+        flows.note_server_id(key, server);
+        flows.note_server(key, 1200, 1, 0);
+        flows.flow(key).unwrap().note_named(&Header::Short(server));
+        key
+    };
+    let [a, b] = [(FIRST, SERVER), (b"another id", b"servers2")]
+        .map(|(first, server)| begun(&mut flows, first, server));
+    let later = Header::Short(b"issued later");
+    for (key, now) in [(a, 1), (b, 2), (a, 3)] {
+        flows.note_client(key, 1, 1, now);
+        // A stranger who sends in the client's name has a newer one.
+        let stranger = flows.begin(one, b"a stranger's", now + 1, ()).unwrap();
+        assert_eq!(flows.find(&one, &later), FoundFlow::Flow(key));
+        flows.flow(key).unwrap().note_named(&later);
+        assert_eq!(flows.find(&elsewhere, &later), FoundFlow::Unknown);
+        flows.remove(stranger);
+    }
+    for (key, id) in [(a, SERVER), (b, b"servers2")] {
+        assert_eq!(flows.find(&elsewhere, &Header::Short(id)), FoundFlow::Moved(key));
+    }
 }
 
 #[test]
@@ -326,7 +356,7 @@ fn of_one_address_strangers_go_first() {
     };
     let [old, new] = [(1, 10), (2, 20)].map(|(id, now)| begun(&mut flows, id, now));
     for (key, id) in [(old, 101), (new, 102)] {
-        flows.note_named(key, &Header::Short(&[id; 8]), 20);
+        flows.flow(key).unwrap().note_named(&Header::Short(&[id; 8]));
     }
     let stranger = begun(&mut flows, 3, 30);
     let refused = flows.begin(one, &[4; 8], 40, ()).unwrap();

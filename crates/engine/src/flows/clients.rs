@@ -143,10 +143,9 @@ impl Worker {
         header: &Header<'_>,
         ecn: Option<EcnCodepoint>,
     ) -> Turn {
-        let now_ms = self.now_unix_ms();
         let mut table = self.flows.table.borrow_mut();
-        table.note_named(key, header, now_ms);
         let Some(flow) = table.flow(key) else { return Turn::Done };
+        flow.note_named(header);
         match &flow.state {
             State::Refused { .. } => {
                 if flow.take_answer(datagram.len()) {
