@@ -31,7 +31,7 @@ pub const REFUSED_MS: u64 = 3_000;
 pub const REFUSED_MAX: usize = 1_024;
 /// Flows of one client address. A client may have several at one socket, told apart by their ids,
 /// and nobody can see that it has closed one. Each datagram looks at all of them. A new one ends
-/// another: [`Flows::next_to_shed_at`].
+/// another: [`Flows::check_new`].
 pub const FLOWS_OF_ADDRESS_MAX: usize = 64;
 /// Addresses of one flow at the same time. A client that moves uses two while it validates the new
 /// one; a third is for a stranger who sends copies from his own.
@@ -277,26 +277,35 @@ impl<P> Flows<P> {
         }))
     }
 
-    /// The flow that ends for another one of its client's address: one that is refused, else one
-    /// whose client has never named its server's id, else the longest unused.
-    pub fn next_to_shed_at(&self, peer: &Peer) -> Option<Key> {
-        let same = self.by_address.iter_hash(self.hasher.hash_one(peer));
-        let same = same.filter_map(|index| Some((*index, self.flows.get(*index)?)));
-        let rank = |flow: &QuicFlow<P>| {
-            let is_refused = matches!(flow.state, State::Refused { .. });
-            (!is_refused, flow.is_proven, flow.since_ms)
-        };
-        let least = same.filter(|(_, flow)| flow.peer == *peer).min_by_key(|(_, it)| rank(it));
-        least.and_then(|(index, _)| self.flows.key_at(index))
-    }
-
-    /// Checks the bounds of a client's network and address, before others end for its flow.
+    /// Checks the bounds of a client's network and address. At that of the address, returns the flow
+    /// that ends for the new one.
     ///
     /// # Errors
     /// Why it cannot begin.
-    pub fn check_new(&self, peer: &Peer) -> Result<(), Full> {
+    pub fn check_new(&self, peer: &Peer) -> Result<Option<Key>, Full> {
         self.check_network(peer)?;
-        self.check_address(peer)
+        match self.check_address(peer) {
+            Err(full) => self.next_to_shed_at(peer).map(Some).ok_or(full),
+            Ok(()) => Ok(None),
+        }
+    }
+
+    /// The flow that ends for another one of its client's address: one that is refused, else one
+    /// whose client has never named its server's id, else the longest unused. It is none while one
+    /// has no answer: a stranger who sends in the client's name would have all flows end, and begin
+    /// as many as he likes.
+    fn next_to_shed_at(&self, peer: &Peer) -> Option<Key> {
+        let same = self.by_address.iter_hash(self.hasher.hash_one(peer));
+        let same = same.filter_map(|index| Some((*index, self.flows.get(*index)?)));
+        let same = same.filter(|(_, flow)| flow.peer == *peer);
+        let rank = |flow: &QuicFlow<P>| match flow.state {
+            State::Refused { .. } => 0,
+            State::Passing { is_answered: true } if !flow.is_proven => 1,
+            State::Undecided(_) | State::Passing { is_answered: false } => 2,
+            State::Passing { is_answered: true } => 3,
+        };
+        let (index, least) = same.min_by_key(|(_, flow)| (rank(flow), flow.since_ms))?;
+        self.flows.key_at(index).filter(|_| rank(least) != 2)
     }
 
     pub(crate) fn check_network(&self, peer: &Peer) -> Result<(), Full> {

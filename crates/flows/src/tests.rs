@@ -336,13 +336,14 @@ fn an_address_has_few_flows() {
     for n in 0..FLOWS_OF_ADDRESS_MAX {
         flows.begin(peer("198.51.100.7:1"), &[n as u8; 8], 0, ()).unwrap();
     }
-    let more = flows.begin(peer("198.51.100.7:1"), &[99; 8], 0, ());
-    assert_eq!(more, Err(Full::Address));
-    assert_eq!(flows.next_to_shed_at(&peer("198.51.100.7:2")), None);
+    let one = peer("198.51.100.7:1");
+    assert_eq!(flows.begin(one, &[99; 8], 0, ()), Err(Full::Address));
+    assert_eq!(flows.check_new(&one), Err(Full::Address), "they wait for their servers");
+    assert_eq!(flows.check_new(&peer("198.51.100.7:2")), Ok(None));
 }
 
 /// Of one address those go first that are refused, then those whose client is not proven to be
-/// there, then the longest unused.
+/// there, then the longest unused; but none of these while one waits for its server.
 #[test]
 fn of_one_address_strangers_go_first() {
     let (mut flows, _) = flows();
@@ -354,17 +355,32 @@ fn of_one_address_strangers_go_first() {
         flows.note_server(key, 1, 1, now);
         key
     };
-    let [old, new] = [(1, 10), (2, 20)].map(|(id, now)| begun(&mut flows, id, now));
-    for (key, id) in [(old, 101), (new, 102)] {
-        flows.flow(key).unwrap().note_named(&Header::Short(&[id; 8]));
-    }
-    let stranger = begun(&mut flows, 3, 30);
-    let refused = flows.begin(one, &[4; 8], 40, ()).unwrap();
-    flows.refuse(refused, Box::default(), 40);
-    for expected in [refused, stranger, old, new] {
-        assert_eq!(flows.next_to_shed_at(&one), Some(expected));
-        flows.remove(expected);
-    }
+    let proven: Vec<_> = (0..FLOWS_OF_ADDRESS_MAX as u8)
+        .map(|id| {
+            let key = begun(&mut flows, id, 10 + u64::from(id));
+            flows.flow(key).unwrap().note_named(&Header::Short(&[100 + id; 8]));
+            key
+        })
+        .collect();
+    let in_place_of = |flows: &mut Flows<()>, key| {
+        assert_eq!(flows.check_new(&one), Ok(Some(key)));
+        flows.remove(key);
+        assert_eq!(flows.check_new(&one), Ok(None));
+    };
+    in_place_of(&mut flows, proven[0]);
+    let waits = flows.begin(one, &[200; 8], 0, ()).unwrap();
+    assert_eq!(flows.check_new(&one), Err(Full::Address));
+    flows.remove(proven[1]);
+    let stranger = begun(&mut flows, 101, 200);
+    in_place_of(&mut flows, stranger);
+    let refused = flows.begin(one, &[201; 8], 300, ()).unwrap();
+    flows.refuse(refused, Box::default(), 300);
+    in_place_of(&mut flows, refused);
+    flows.begin(one, &[202; 8], 0, ()).unwrap();
+    assert_eq!(flows.check_new(&one), Err(Full::Address));
+    flows.remove(waits);
+    let last = begun(&mut flows, 102, 400);
+    in_place_of(&mut flows, last);
 }
 
 #[test]

@@ -534,7 +534,8 @@ fn left_alone(
     })
 }
 
-/// At the bound of an address one of its own flows ends for another, and none of somebody else.
+/// At the bound of an address none ends for another flow while the servers of its own have not
+/// answered, and none of somebody else. Then one of its own does, if there is room for the new one.
 #[test]
 fn one_of_its_own_ends_for_a_client_at_its_bound() {
     const FLOWS: usize = FLOWS_OF_ADDRESS_MAX;
@@ -547,11 +548,40 @@ fn one_of_its_own_ends_for_a_client_at_its_bound() {
         client.send(&long(0, &first_id.to_be_bytes(), b"client", 1200, 1)).unwrap();
         stepper.iterate();
     }
-    assert_eq!(worker.counters.flows_not_begun.value(), 0);
-    assert_eq!((worker.flows.table.borrow().open(), program.logged.borrow().len()), (FLOWS + 1, 1));
-    let heard = std::iter::from_fn(|| network.heard()).count();
-    assert_eq!(heard, 1 + FLOWS + 1, "the last one has passed, too");
+    let check = |not_begun, ended| {
+        assert_eq!(worker.counters.flows_not_begun.value(), not_begun);
+        let (open, lines) = (worker.flows.table.borrow().open(), program.logged.borrow().len());
+        assert_eq!((open, lines), (FLOWS + 1, ended));
+    };
+    check(1, 0);
+    let edges: Vec<_> = std::iter::from_fn(|| network.heard()).map(|(_, edge)| edge).collect();
+    assert_eq!(edges.len(), 1 + FLOWS);
+    for edge in edges {
+        network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
+        stepper.iterate();
+    }
+    worker.settings.set(SETTINGS);
+    let next = long(0, &(FLOWS as u64).to_be_bytes(), b"client", 1200, 1);
+    for (strangers, (not_begun, ended)) in [(UNANSWERED_MAX, (2, 0)), (0, (2, 1))] {
+        let others = unanswered(&worker, network.at, strangers);
+        client.send(&next).unwrap();
+        stepper.iterate();
+        check(not_begun, ended);
+        drop(others);
+    }
+    assert!(network.heard().is_some(), "the last one has passed, too");
     end(stepper, worker);
+}
+
+/// Flows of another worker of the same process, that no server has answered.
+fn unanswered(worker: &Worker, at: SocketAddr, count: usize) -> Flows<()> {
+    let budget = Arc::new(Budget::new(64 << 20, 0));
+    let mut others = Flows::new(&budget, &worker.process.unanswered);
+    for n in 0..count as u32 {
+        let from = Ipv4Addr::from(10 << 24 | n << 8);
+        others.begin(Peer::new((from, 1).into(), at), b"first-id", 0, ()).unwrap();
+    }
+    others
 }
 
 /// Connections are at their limit. Those that no server has answered go first, whichever worker has
@@ -622,12 +652,7 @@ fn an_answered_flow_stays_where_only_unanswered_ones_are_too_many() {
     network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
     stepper.iterate();
     assert_eq!(client.recv(&mut [0; 2048]).unwrap(), 1200);
-    let budget = Arc::new(Budget::new(64 << 20, 0));
-    let mut others = Flows::<()>::new(&budget, &worker.process.unanswered);
-    for n in 0..=UNANSWERED_MAX as u32 {
-        let from = Ipv4Addr::from(10 << 24 | n << 8);
-        others.begin(Peer::new((from, 1).into(), network.at), b"first-id", 0, ()).unwrap();
-    }
+    let others = unanswered(&worker, network.at, UNANSWERED_MAX + 1);
     assert!(worker.process.unanswered.all() > UNANSWERED_MAX);
     worker.shed_flows(1);
     assert!(program.logged.borrow().is_empty());
