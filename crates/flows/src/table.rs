@@ -368,14 +368,16 @@ impl<P> Flows<P> {
     /// answer may be sent now, and the flow that need not be remembered any more.
     pub fn refuse(&mut self, key: Key, answer: Box<[u8]>, now_ms: u64) -> (bool, Option<Key>) {
         let Some(flow) = self.flows.slot(key) else { return (false, None) };
-        let received = match &flow.state {
-            State::Undecided(waiting) => waiting.bytes() as u64,
-            State::Passing { is_answered: false } => flow.moved.bytes_to_upstream,
+        // Before, the server may have asked its client to begin anew.
+        let (mut received, sent) = (flow.moved.bytes_to_upstream, flow.moved.bytes_to_client);
+        match &flow.state {
+            State::Undecided(waiting) => received += waiting.bytes() as u64,
+            State::Passing { is_answered: false } => {}
             State::Passing { is_answered: true } | State::Refused { .. } => return (false, None),
-        };
+        }
         flow.since_ms = now_ms;
         let answer_bytes = answer.len();
-        let refused = State::Refused { answer, received, sent: 0 };
+        let refused = State::Refused { answer, received, sent };
         let (before, network) = (std::mem::replace(&mut flow.state, refused), flow.peer.network());
         let is_answered = flow.take_answer(0);
         if let State::Undecided(waiting) = before {

@@ -427,6 +427,26 @@ fn a_refusal_is_repeated_within_three_times_of_what_came() {
     assert!(!flows.flow(silent).unwrap().take_answer(1200));
 }
 
+/// What the server has sent counts, too: it has asked the client to begin anew.
+#[test]
+fn a_refusal_counts_what_its_client_has_got_before() {
+    for is_undecided in [false, true] {
+        let (mut flows, _) = flows();
+        let key = flows.begin(peer("198.51.100.7:1"), FIRST, 0, ()).unwrap();
+        flows.pass(key, 0);
+        flows.note_client(key, 1200, 1, 0);
+        flows.note_unanswering(key, 3000, 1);
+        if is_undecided {
+            assert!(flows.reopen(key, 0) && flows.hold(key, &[0; 199], 0));
+        } else {
+            flows.note_client(key, 199, 1, 0);
+        }
+        assert_eq!(flows.refuse(key, vec![1; 1200].into(), 0), (false, None), "4200 of 4197");
+        let flow = flows.flow(key).unwrap();
+        assert!(flow.take_answer(1) && !flow.take_answer(1));
+    }
+}
+
 #[test]
 fn few_refused_flows_are_remembered() {
     let (mut flows, _) = flows();
