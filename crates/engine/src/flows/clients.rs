@@ -19,7 +19,7 @@ use crate::worker::inbox::HandedDatagram;
 use eyelet_handover::guard::GuardTurn;
 
 /// The way of a client's datagram.
-enum Turn {
+pub(super) enum Turn {
     /// It passes now.
     Passes(Key),
     /// It waits, or is dropped.
@@ -180,7 +180,7 @@ impl Worker {
     }
 
     /// Takes a datagram of a flow that passes: nothing passes that may have an unread hello.
-    fn take_guarded(self: &Rc<Self>, key: Key, datagram: &[u8]) -> Turn {
+    pub(super) fn take_guarded(self: &Rc<Self>, key: Key, datagram: &[u8]) -> Turn {
         let has = Packets::of(datagram);
         let (guard, server_id) = {
             let mut table = self.flows.table.borrow_mut();

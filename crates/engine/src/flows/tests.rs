@@ -52,6 +52,8 @@ struct Dropping(u8);
 
 /// The byte of a guard that refuses without a word.
 const UNTOLD: u8 = 7;
+/// That of a hello whose other half comes in another datagram.
+const IN_TWO: u8 = 8;
 const REFUSAL: &[u8] = b"it has no upstream";
 
 impl DatagramGuard for Dropping {
@@ -77,17 +79,21 @@ impl Program for Passing {
 
     fn flow_begun(self: Rc<Self>, handle: Handle, mut info: ConnectionInfo, flow: Key) -> Task {
         let first = handle.waiting_datagram(flow, 0).unwrap();
+        let last = first.bytes[first.bytes.len() - 1];
         info.decided.sni = Some("a.example".into());
-        let guard = Box::new(Dropping(first.bytes[first.bytes.len() - 1]));
         let pass = FlowPass {
             to: self.server,
             is_from_client: false,
             may_change_address: true,
-            guard: Some(guard),
+            guard: Some(Box::new(Dropping(last))),
             seen: 1,
         };
-        handle.pass_flow(flow, info, pass).unwrap();
-        Box::pin(std::future::ready(()))
+        Box::pin(async move {
+            while last == IN_TWO && handle.waiting_datagram(flow, 1).is_none() {
+                handle.next_datagram(flow).await.unwrap();
+            }
+            handle.pass_flow(flow, info, pass).unwrap();
+        })
     }
 
     fn departure(&self) -> Option<Departure> {

@@ -39,3 +39,25 @@ fn a_client_without_an_upstream_is_told() {
         end(stepper, worker);
     }
 }
+
+/// Of a hello in two datagrams the first has the kernel say that nobody listens, and the second one
+/// hears of it.
+#[test]
+fn a_client_whose_hello_is_in_two_datagrams_is_told() {
+    let (mut network, worker) = (Network::new(), worker());
+    let (mut stepper, program) = network.serve(&worker);
+    network.server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client = network.client();
+    for last in [IN_TWO, 9] {
+        client.send(&long(0, b"first-id", b"client", 1200, last)).unwrap();
+    }
+    stepper.iterate();
+    let mut told = [0; 64];
+    let heard = client.recv(&mut told).map(|len| told[..len].to_vec());
+    assert_eq!(heard.ok(), Some(REFUSAL.to_vec()));
+    let lines = program.logged.take();
+    assert!(lines.len() == 1 && lines[0].2.contains("refused"), "{lines:?}");
+    assert_eq!(worker.process.open.load(Relaxed), 0);
+    assert_eq!(worker.process.descriptors.load(Relaxed), 0);
+    end(stepper, worker);
+}
