@@ -277,8 +277,8 @@ impl<P> Flows<P> {
         }))
     }
 
-    /// Checks the bounds of a client's network and address. At that of the address, returns the flow
-    /// that ends for the new one.
+    /// Checks the bounds of a client's network and address. At that of the address, returns the
+    /// flow that ends for the new one.
     ///
     /// # Errors
     /// Why it cannot begin.

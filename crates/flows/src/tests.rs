@@ -427,7 +427,7 @@ fn a_refusal_is_repeated_within_three_times_of_what_came() {
     assert!(!flows.flow(silent).unwrap().take_answer(1200));
 }
 
-/// What the server has sent counts, too: it has asked the client to begin anew.
+/// A server has asked its client to begin anew, and so has sent something.
 #[test]
 fn a_refusal_counts_what_its_client_has_got_before() {
     for is_undecided in [false, true] {

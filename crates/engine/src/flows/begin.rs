@@ -32,7 +32,7 @@ impl Worker {
         if self.is_ending() || self.is_retired() || !has_room() {
             return self.counters.flows_not_begun.up();
         }
-        // Its client has mostly closed it, which nobody can see.
+        // One of its own, which it has mostly closed: nobody can see that.
         if let Ok(Some(own)) = check_new() {
             self.end_flow(own, Reason::Shed(Shed::New));
         }

@@ -1,4 +1,4 @@
-//! Flows whose upstream is not there.
+//! Flows whose upstream is not there: their clients are told, and their lines say so.
 
 use super::*;
 
