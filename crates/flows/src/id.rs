@@ -17,16 +17,6 @@ pub struct FlowId {
     len: u8,
 }
 
-/// An id that may be another flow's.
-#[derive(Debug)]
-pub(crate) struct Doubt {
-    /// The flow's id before it.
-    pub(crate) previous: FlowId,
-    /// The time at which the new one came first. A flow whose client has named its own id since
-    /// does not have it.
-    pub(crate) since_ms: u64,
-}
-
 impl FlowId {
     /// The id of these bytes. `None`: no version that we know has so long a one.
     pub fn new(id: &[u8]) -> Option<Self> {

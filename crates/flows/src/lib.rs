@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // only the workspace uses it
 
-mod changed_id;
 pub mod id;
 pub mod listed;
 pub mod moving;

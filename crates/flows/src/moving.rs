@@ -14,7 +14,7 @@ use crate::table::{ADDRESSES_MAX, FlowTraffic, Flows, Full, QuicFlow, State};
 pub struct MovingFlow<P> {
     /// The id that its client has addressed first.
     pub first_id: FlowId,
-    /// The server's id that its client uses, once it is known.
+    /// The server's id, once it is known.
     pub server_id: Option<FlowId>,
     /// Moved by all addresses.
     pub moved: FlowTraffic,
@@ -37,7 +37,7 @@ impl<P> Flows<P> {
     /// Takes a flow out with all its addresses, unless its datagrams wait or are refused.
     pub fn take(&mut self, key: Key) -> Option<MovingFlow<P>> {
         let flow = self.flow(key).filter(|flow| matches!(flow.state, State::Passing { .. }))?;
-        let (first_id, server_id) = (flow.first_id, flow.present_id());
+        let (first_id, server_id) = (flow.first_id, flow.server_id);
         let mut moved = FlowTraffic::default();
         let mut addresses = Vec::new();
         for key in self.addresses(key) {
@@ -87,10 +87,7 @@ impl<P> Flows<P> {
                 payload,
                 first_id,
                 server_id,
-                later_id: None,
-                doubt: None,
-                // Its client will name it when it sends next.
-                named_ms: if is_answered { since_ms.max(1) } else { 0 },
+                is_proven: is_answered,
                 since_ms,
                 links: Links::default(),
                 older,
@@ -129,7 +126,7 @@ impl<P> Flows<P> {
                 self.flows.get(*index).is_some_and(|known| {
                     known.peer == *peer
                         && (known.first_id == flow.first_id
-                            || known.server_id.is_some() && known.present_id() == flow.server_id)
+                            || known.server_id.is_some() && known.server_id == flow.server_id)
                 })
             };
             let mut at_address = self.by_address.iter_hash(self.hasher.hash_one(peer));

@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
 use crate::id::{
-    Doubt, FIRST_DATAGRAM_BYTES_MIN, FIRST_ID_BYTES_MIN, FOLLOWED_ID_BYTES_MIN, FlowId, Header,
+    FIRST_DATAGRAM_BYTES_MIN, FIRST_ID_BYTES_MIN, FOLLOWED_ID_BYTES_MIN, FlowId, Header,
     ID_BYTES_MAX,
 };
 use crate::order::{HasLinks, Links, List, NONE};
@@ -31,7 +31,7 @@ pub const REFUSED_MS: u64 = 3_000;
 pub const REFUSED_MAX: usize = 1_024;
 /// Flows of one client address. A client may have several at one socket, told apart by their ids,
 /// and nobody can see that it has closed one. Each datagram looks at all of them. A new one ends
-/// another: [`Flows::next_to_shed_at`].
+/// another: [`Flows::check_new`].
 pub const FLOWS_OF_ADDRESS_MAX: usize = 64;
 /// Addresses of one flow at the same time. A client that moves uses two while it validates the new
 /// one; a third is for a stranger who sends copies from his own.
@@ -80,12 +80,8 @@ pub struct QuicFlow<P> {
     pub(crate) first_id: FlowId,
     /// The server's id, once it is known.
     pub(crate) server_id: Option<FlowId>,
-    /// The id that the client uses since: see `changed_id.rs`.
-    pub(crate) later_id: Option<FlowId>,
-    pub(crate) doubt: Option<Box<Doubt>>,
-    /// The time at which its client has last named the server's present id, in milliseconds; 0 if
-    /// it never has. Who sends in its name does not know that id.
-    pub(crate) named_ms: u64,
+    /// Its client has named the server's id. Who sends in its name does not know that id.
+    pub(crate) is_proven: bool,
     /// The time at which the present wait began, or when it was last used, in milliseconds.
     pub(crate) since_ms: u64,
     pub(crate) links: Links,
@@ -199,24 +195,21 @@ impl<P> Flows<P> {
 
     /// Finds the flow of a client's datagram.
     pub fn find(&self, peer: &Peer, header: &Header<'_>) -> FoundFlow {
-        let mut latest: Option<((u64, bool, u64), u32)> = None;
+        let mut latest: Option<((bool, u64), u32)> = None;
         for &index in self.by_address.iter_hash(self.hasher.hash_one(peer)) {
             let Some(flow) = self.flows.get(index).filter(|flow| flow.peer == *peer) else {
                 continue;
             };
-            if flow.is_named(header) || header.names(&flow.first_id) {
+            let is_to_server = flow.server_id.is_some_and(|id| header.names(&id));
+            if is_to_server || header.names(&flow.first_id) {
                 return self.flows.key_at(index).map_or(FoundFlow::Unknown, FoundFlow::Flow);
             }
-            // The one whose client was there last; in the same millisecond, one that has changed
-            // its id least.
-            let rank = (flow.named_ms, flow.later_id.is_none(), flow.since_ms);
+            let rank = (flow.is_proven, flow.since_ms);
             if latest.is_none_or(|(best, _)| rank >= best) {
                 latest = Some((rank, index));
             }
         }
-        let has_flows = latest.is_some();
-        let moved = self.find_by_id(header);
-        if let Some(moved) = moved.filter(|key| self.may_come_to(*key, peer, has_flows)) {
+        if let Some(moved) = self.find_by_id(header) {
             return FoundFlow::Moved(moved);
         }
         if let Header::Long { dcid, begins: true, datagram_bytes } = header {
@@ -227,7 +220,8 @@ impl<P> Flows<P> {
                 false => FoundFlow::Unknown,
             };
         }
-        // An id that the server has issued since, in secret: `changed_id.rs`.
+        // An id that the server has issued since, in secret: mostly that of the flow that was used
+        // last, and never a stranger's who sends in its client's name.
         let latest = latest.and_then(|(_, index)| self.flows.key_at(index));
         latest.map_or(FoundFlow::Unknown, FoundFlow::Flow)
     }
@@ -253,7 +247,7 @@ impl<P> Flows<P> {
 
     pub(crate) fn index_of_id(&self, id: &FlowId) -> Option<u32> {
         let is_it =
-            |index: &u32| self.flows.get(*index).is_some_and(|flow| flow.present_id() == Some(*id));
+            |index: &u32| self.flows.get(*index).is_some_and(|flow| flow.server_id == Some(*id));
         self.by_id.find(self.hasher.hash_one(id), is_it).copied()
     }
 
@@ -275,9 +269,7 @@ impl<P> Flows<P> {
             payload,
             first_id,
             server_id: None,
-            later_id: None,
-            doubt: None,
-            named_ms: 0,
+            is_proven: false,
             since_ms: now_ms,
             links: Links::default(),
             older: NONE,
@@ -285,26 +277,35 @@ impl<P> Flows<P> {
         }))
     }
 
-    /// The flow that ends for another one of its client's address: one that is refused, else one
-    /// whose client has never named its server's id, else the longest unused.
-    pub fn next_to_shed_at(&self, peer: &Peer) -> Option<Key> {
-        let same = self.by_address.iter_hash(self.hasher.hash_one(peer));
-        let same = same.filter_map(|index| Some((*index, self.flows.get(*index)?)));
-        let rank = |flow: &QuicFlow<P>| {
-            let is_refused = matches!(flow.state, State::Refused { .. });
-            (!is_refused, flow.named_ms > 0, flow.since_ms)
-        };
-        let least = same.filter(|(_, flow)| flow.peer == *peer).min_by_key(|(_, it)| rank(it));
-        least.and_then(|(index, _)| self.flows.key_at(index))
-    }
-
-    /// Checks the bounds of a client's network and address, before others end for its flow.
+    /// Checks the bounds of a client's network and address. At that of the address, returns the
+    /// flow that ends for the new one.
     ///
     /// # Errors
     /// Why it cannot begin.
-    pub fn check_new(&self, peer: &Peer) -> Result<(), Full> {
+    pub fn check_new(&self, peer: &Peer) -> Result<Option<Key>, Full> {
         self.check_network(peer)?;
-        self.check_address(peer)
+        match self.check_address(peer) {
+            Err(full) => self.next_to_shed_at(peer).map(Some).ok_or(full),
+            Ok(()) => Ok(None),
+        }
+    }
+
+    /// The flow that ends for another one of its client's address: one that is refused, else one
+    /// whose client has never named its server's id, else the longest unused. It is none while one
+    /// has no answer: a stranger who sends in the client's name would have all flows end, and begin
+    /// as many as he likes.
+    fn next_to_shed_at(&self, peer: &Peer) -> Option<Key> {
+        let same = self.by_address.iter_hash(self.hasher.hash_one(peer));
+        let same = same.filter_map(|index| Some((*index, self.flows.get(*index)?)));
+        let same = same.filter(|(_, flow)| flow.peer == *peer);
+        let rank = |flow: &QuicFlow<P>| match flow.state {
+            State::Refused { .. } => 0,
+            State::Passing { is_answered: true } if !flow.is_proven => 1,
+            State::Undecided(_) | State::Passing { is_answered: false } => 2,
+            State::Passing { is_answered: true } => 3,
+        };
+        let (index, least) = same.min_by_key(|(_, flow)| (rank(flow), flow.since_ms))?;
+        self.flows.key_at(index).filter(|_| rank(least) != 2)
     }
 
     pub(crate) fn check_network(&self, peer: &Peer) -> Result<(), Full> {
@@ -367,14 +368,16 @@ impl<P> Flows<P> {
     /// answer may be sent now, and the flow that need not be remembered any more.
     pub fn refuse(&mut self, key: Key, answer: Box<[u8]>, now_ms: u64) -> (bool, Option<Key>) {
         let Some(flow) = self.flows.slot(key) else { return (false, None) };
-        let received = match &flow.state {
-            State::Undecided(waiting) => waiting.bytes() as u64,
-            State::Passing { is_answered: false } => flow.moved.bytes_to_upstream,
+        // Before, the server may have asked its client to begin anew.
+        let (mut received, sent) = (flow.moved.bytes_to_upstream, flow.moved.bytes_to_client);
+        match &flow.state {
+            State::Undecided(waiting) => received += waiting.bytes() as u64,
+            State::Passing { is_answered: false } => {}
             State::Passing { is_answered: true } | State::Refused { .. } => return (false, None),
-        };
+        }
         flow.since_ms = now_ms;
         let answer_bytes = answer.len();
-        let refused = State::Refused { answer, received, sent: 0 };
+        let refused = State::Refused { answer, received, sent };
         let (before, network) = (std::mem::replace(&mut flow.state, refused), flow.peer.network());
         let is_answered = flow.take_answer(0);
         if let State::Undecided(waiting) = before {
@@ -470,7 +473,7 @@ impl<P> Flows<P> {
     pub(crate) fn index_id(&mut self, index: u32, id: &FlowId) {
         let (flows, hasher) = (&self.flows, &self.hasher);
         self.by_id.insert_unique(hasher.hash_one(id), index, |index| {
-            let id = flows.get(*index).and_then(QuicFlow::present_id);
+            let id = flows.get(*index).and_then(|flow| flow.server_id);
             id.map_or(0, |id| hasher.hash_one(id))
         });
         self.lengths[id.as_bytes().len()] += 1;
@@ -478,8 +481,8 @@ impl<P> Flows<P> {
     }
 
     /// Lets nobody find a flow by its server's id any more. Returns whether somebody could.
-    pub(crate) fn forget_id(&mut self, index: u32) -> bool {
-        let Some(id) = self.flows.get(index).and_then(QuicFlow::present_id) else { return false };
+    fn forget_id(&mut self, index: u32) -> bool {
+        let Some(id) = self.flows.get(index).and_then(|flow| flow.server_id) else { return false };
         let entry = self.by_id.find_entry(self.hasher.hash_one(id), |found| *found == index);
         let Ok(entry) = entry else { return false };
         entry.remove();
@@ -502,7 +505,7 @@ impl<P> Flows<P> {
         self.check_network(&peer)?;
         self.check_address(&peer)?;
         let Some(flow) = self.flows.slot(of) else { return Err(Full::BadId) };
-        let (first_id, server_id, later_id) = (flow.first_id, flow.server_id, flow.later_id);
+        let (first_id, server_id) = (flow.first_id, flow.server_id);
         let was_found = self.forget_id(of.index);
         let newest = self.newest_address(of.index);
         // It begins as answered: its server is known to be there, and has three seconds at least.
@@ -513,9 +516,7 @@ impl<P> Flows<P> {
             payload,
             first_id,
             server_id,
-            later_id,
-            doubt: None,
-            named_ms: now_ms,
+            is_proven: true,
             since_ms: now_ms,
             links: Links::default(),
             older: newest,
@@ -524,7 +525,7 @@ impl<P> Flows<P> {
         if let Some(flow) = self.flows.at(newest) {
             flow.newer = key.index;
         }
-        if let Some(id) = later_id.or(server_id).filter(|_| was_found) {
+        if let Some(id) = server_id.filter(|_| was_found) {
             self.index_id(key.index, &id);
         }
         Ok((key, self.least_used_address(key)))
@@ -590,7 +591,7 @@ impl<P> Flows<P> {
         if let Some(other) = self.flows.at(goes_on) {
             other.moved.add(&flow.moved);
         }
-        if was_found && let Some(id) = self.flows.get(goes_on).and_then(QuicFlow::present_id) {
+        if was_found && let Some(id) = self.flows.get(goes_on).and_then(|other| other.server_id) {
             self.index_id(goes_on, &id);
         }
         self.count();
@@ -666,6 +667,11 @@ impl<P> QuicFlow<P> {
     /// True if its server has sent something.
     pub fn is_answered(&self) -> bool {
         matches!(self.state, State::Passing { is_answered: true })
+    }
+
+    /// Notes the id in a header of its client.
+    pub fn note_named(&mut self, header: &Header<'_>) {
+        self.is_proven |= self.server_id.is_some_and(|id| header.names(&id));
     }
 
     /// The server's id, once it is known.

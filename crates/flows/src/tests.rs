@@ -16,7 +16,6 @@ use crate::table::{
 use crate::unanswered::{UNANSWERED_MAX, UNANSWERED_OF_NETWORK_MAX, UnansweredFlows};
 use crate::waiting::{WAITING_BYTES_MAX, WAITING_MAX};
 
-mod changed;
 mod moving;
 mod random;
 
@@ -90,6 +89,37 @@ fn long_headers_are_found_by_ids_and_short_ones_by_address() {
     flows.note_server(other, 1, 1, 1);
     assert_eq!(flows.find(&one, &Header::Short(b"servers2...")), FoundFlow::Flow(other));
     assert_eq!(flows.find(&one, &Header::Short(b"servers1...")), FoundFlow::Flow(key));
+}
+
+/// Nothing says which flow an id is of that a server has issued later. Its packets go to the flow
+/// that was used last, and no flow is found by it elsewhere.
+#[test]
+fn ids_that_were_issued_later_teach_nothing() {
+    let (mut flows, _) = flows();
+    let (one, elsewhere) = (peer("198.51.100.7:50000"), peer("203.0.113.9:4433"));
+    let begun = |flows: &mut Flows<()>, first: &[u8], server: &[u8]| {
+        let key = flows.begin(one, first, 0, ()).unwrap();
+        flows.pass(key, 0);
+        flows.note_server_id(key, server);
+        flows.note_server(key, 1200, 1, 0);
+        flows.flow(key).unwrap().note_named(&Header::Short(server));
+        key
+    };
+    let [a, b] = [(FIRST, SERVER), (b"another id", b"servers2")]
+        .map(|(first, server)| begun(&mut flows, first, server));
+    let later = Header::Short(b"issued later");
+    for (key, now) in [(a, 1), (b, 2), (a, 3)] {
+        flows.note_client(key, 1, 1, now);
+        // A stranger who sends in the client's name has a newer one.
+        let stranger = flows.begin(one, b"a stranger's", now + 1, ()).unwrap();
+        assert_eq!(flows.find(&one, &later), FoundFlow::Flow(key));
+        flows.flow(key).unwrap().note_named(&later);
+        assert_eq!(flows.find(&elsewhere, &later), FoundFlow::Unknown);
+        flows.remove(stranger);
+    }
+    for (key, id) in [(a, SERVER), (b, b"servers2")] {
+        assert_eq!(flows.find(&elsewhere, &Header::Short(id)), FoundFlow::Moved(key));
+    }
 }
 
 #[test]
@@ -306,13 +336,14 @@ fn an_address_has_few_flows() {
     for n in 0..FLOWS_OF_ADDRESS_MAX {
         flows.begin(peer("198.51.100.7:1"), &[n as u8; 8], 0, ()).unwrap();
     }
-    let more = flows.begin(peer("198.51.100.7:1"), &[99; 8], 0, ());
-    assert_eq!(more, Err(Full::Address));
-    assert_eq!(flows.next_to_shed_at(&peer("198.51.100.7:2")), None);
+    let one = peer("198.51.100.7:1");
+    assert_eq!(flows.begin(one, &[99; 8], 0, ()), Err(Full::Address));
+    assert_eq!(flows.check_new(&one), Err(Full::Address), "they wait for their servers");
+    assert_eq!(flows.check_new(&peer("198.51.100.7:2")), Ok(None));
 }
 
 /// Of one address those go first that are refused, then those whose client is not proven to be
-/// there, then the longest unused.
+/// there, then the longest unused; but none of these while one waits for its server.
 #[test]
 fn of_one_address_strangers_go_first() {
     let (mut flows, _) = flows();
@@ -324,17 +355,32 @@ fn of_one_address_strangers_go_first() {
         flows.note_server(key, 1, 1, now);
         key
     };
-    let [old, new] = [(1, 10), (2, 20)].map(|(id, now)| begun(&mut flows, id, now));
-    for (key, id) in [(old, 101), (new, 102)] {
-        flows.note_named(key, &Header::Short(&[id; 8]), 20);
-    }
-    let stranger = begun(&mut flows, 3, 30);
-    let refused = flows.begin(one, &[4; 8], 40, ()).unwrap();
-    flows.refuse(refused, Box::default(), 40);
-    for expected in [refused, stranger, old, new] {
-        assert_eq!(flows.next_to_shed_at(&one), Some(expected));
-        flows.remove(expected);
-    }
+    let proven: Vec<_> = (0..FLOWS_OF_ADDRESS_MAX as u8)
+        .map(|id| {
+            let key = begun(&mut flows, id, 10 + u64::from(id));
+            flows.flow(key).unwrap().note_named(&Header::Short(&[100 + id; 8]));
+            key
+        })
+        .collect();
+    let in_place_of = |flows: &mut Flows<()>, key| {
+        assert_eq!(flows.check_new(&one), Ok(Some(key)));
+        flows.remove(key);
+        assert_eq!(flows.check_new(&one), Ok(None));
+    };
+    in_place_of(&mut flows, proven[0]);
+    let waits = flows.begin(one, &[200; 8], 0, ()).unwrap();
+    assert_eq!(flows.check_new(&one), Err(Full::Address));
+    flows.remove(proven[1]);
+    let stranger = begun(&mut flows, 101, 200);
+    in_place_of(&mut flows, stranger);
+    let refused = flows.begin(one, &[201; 8], 300, ()).unwrap();
+    flows.refuse(refused, Box::default(), 300);
+    in_place_of(&mut flows, refused);
+    flows.begin(one, &[202; 8], 0, ()).unwrap();
+    assert_eq!(flows.check_new(&one), Err(Full::Address));
+    flows.remove(waits);
+    let last = begun(&mut flows, 102, 400);
+    in_place_of(&mut flows, last);
 }
 
 #[test]
@@ -379,6 +425,26 @@ fn a_refusal_is_repeated_within_three_times_of_what_came() {
     flows.hold(silent, &[0; 1200], 0);
     assert_eq!(flows.refuse(silent, Box::default(), 0), (false, None));
     assert!(!flows.flow(silent).unwrap().take_answer(1200));
+}
+
+/// A server has asked its client to begin anew, and so has sent something.
+#[test]
+fn a_refusal_counts_what_its_client_has_got_before() {
+    for is_undecided in [false, true] {
+        let (mut flows, _) = flows();
+        let key = flows.begin(peer("198.51.100.7:1"), FIRST, 0, ()).unwrap();
+        flows.pass(key, 0);
+        flows.note_client(key, 1200, 1, 0);
+        flows.note_unanswering(key, 3000, 1);
+        if is_undecided {
+            assert!(flows.reopen(key, 0) && flows.hold(key, &[0; 199], 0));
+        } else {
+            flows.note_client(key, 199, 1, 0);
+        }
+        assert_eq!(flows.refuse(key, vec![1; 1200].into(), 0), (false, None), "4200 of 4197");
+        let flow = flows.flow(key).unwrap();
+        assert!(flow.take_answer(1) && !flow.take_answer(1));
+    }
 }
 
 #[test]

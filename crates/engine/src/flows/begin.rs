@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use eyelet_flows::peer::Peer;
-use eyelet_flows::table::{Full, QuicFlow};
+use eyelet_flows::table::QuicFlow;
 use eyelet_memory::slab::Key;
 use eyelet_sys::socket::datagram;
 use eyelet_telemetry::reason::{Limit, Reason, Shed};
@@ -26,11 +26,15 @@ impl Worker {
         dcid: &[u8],
         (first, ecn): (&[u8], u8),
     ) {
-        let has_room = || {
-            self.may_begin_at(&peer) && self.make_flow_room() && self.make_room(peer.client().ip())
-        };
+        let check_new = || self.flows.table.borrow().check_new(&peer);
+        let has_room =
+            || check_new().is_ok() && self.make_flow_room() && self.make_room(peer.client().ip());
         if self.is_ending() || self.is_retired() || !has_room() {
             return self.counters.flows_not_begun.up();
+        }
+        // One of its own, which it has mostly closed: nobody can see that.
+        if let Ok(Some(own)) = check_new() {
+            self.end_flow(own, Reason::Shed(Shed::New));
         }
         let now_ms = self.now_unix_ms();
         let begun = self.flows.table.borrow_mut().begin(peer, dcid, now_ms, Passage::new(via));
@@ -39,20 +43,6 @@ impl Worker {
         self.counters.flows_begun.up();
         self.counters.flows.up();
         self.start_deciding(flow);
-    }
-
-    /// Checks the bounds of a client's network and address. At that of the address one of its own
-    /// flows ends: its client has mostly closed it, which nobody can see.
-    fn may_begin_at(self: &Rc<Self>, peer: &Peer) -> bool {
-        let checked = self.flows.table.borrow().check_new(peer);
-        if checked != Err(Full::Address) {
-            return checked.is_ok();
-        }
-        let own = self.flows.table.borrow().next_to_shed_at(peer);
-        if let Some(own) = own {
-            self.end_flow(own, Reason::Shed(Shed::New));
-        }
-        self.flows.table.borrow().check_new(peer).is_ok()
     }
 
     /// Has the program decide a flow anew, because its server has asked its client to begin anew.

@@ -19,7 +19,7 @@ use crate::worker::inbox::HandedDatagram;
 use eyelet_handover::guard::GuardTurn;
 
 /// The way of a client's datagram.
-enum Turn {
+pub(super) enum Turn {
     /// It passes now.
     Passes(Key),
     /// It waits, or is dropped.
@@ -143,10 +143,9 @@ impl Worker {
         header: &Header<'_>,
         ecn: Option<EcnCodepoint>,
     ) -> Turn {
-        let now_ms = self.now_unix_ms();
         let mut table = self.flows.table.borrow_mut();
-        table.note_named(key, header, now_ms);
         let Some(flow) = table.flow(key) else { return Turn::Done };
+        flow.note_named(header);
         match &flow.state {
             State::Refused { .. } => {
                 if flow.take_answer(datagram.len()) {
@@ -181,7 +180,7 @@ impl Worker {
     }
 
     /// Takes a datagram of a flow that passes: nothing passes that may have an unread hello.
-    fn take_guarded(self: &Rc<Self>, key: Key, datagram: &[u8]) -> Turn {
+    pub(super) fn take_guarded(self: &Rc<Self>, key: Key, datagram: &[u8]) -> Turn {
         let has = Packets::of(datagram);
         let (guard, server_id) = {
             let mut table = self.flows.table.borrow_mut();

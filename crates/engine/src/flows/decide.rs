@@ -12,10 +12,10 @@ use eyelet_sys::socket::datagram;
 use eyelet_telemetry::info::ConnectionInfo;
 use quinn_udp::EcnCodepoint;
 
+use crate::flows::clients::Turn;
 use crate::ready::{CLIENT, READ};
 use crate::worker::flow_state::FlowPass;
 use crate::worker::{Handle, WaitError, Worker};
-use eyelet_handover::guard::GuardTurn;
 
 impl Handle {
     /// A copy of a datagram of a flow that waits. `None`: it has not come yet.
@@ -88,7 +88,7 @@ impl Worker {
         self: &Rc<Self>,
         key: Key,
         info: ConnectionInfo,
-        FlowPass { to, is_from_client, may_change_address, mut guard, seen }: FlowPass,
+        FlowPass { to, is_from_client, may_change_address, guard, seen }: FlowPass,
     ) -> io::Result<()> {
         let has_upstream = {
             let mut table = self.flows.table.borrow_mut();
@@ -110,22 +110,18 @@ impl Worker {
                 flow.payload.is_from_client = is_from_client;
                 flow.payload.may_change_address = may_change_address;
                 flow.payload.task = None;
+                // Also what tells the client that its upstream is gone: the next datagram may say.
+                flow.payload.guard = guard;
             }
             waiting
         };
         self.process.open.fetch_add(1, Relaxed);
         for (nth, datagram) in waiting.into_datagrams().into_iter().enumerate() {
-            let turn = match &mut guard {
-                Some(guard) if nth >= seen => guard.read(&datagram.bytes, None),
-                _ => GuardTurn::Passes,
-            };
-            if matches!(turn, GuardTurn::Passes) {
+            let is_seen = nth < seen;
+            if is_seen || matches!(self.take_guarded(key, &datagram.bytes), Turn::Passes(_)) {
                 let ecn = EcnCodepoint::from_bits(datagram.ecn);
                 self.send_upstream(key, &datagram.bytes, datagram.bytes.len(), ecn);
             }
-        }
-        if let Some(flow) = self.flows.table.borrow_mut().flow(key) {
-            flow.payload.guard = guard;
         }
         Ok(())
     }

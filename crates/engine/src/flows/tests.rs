@@ -37,6 +37,7 @@ use eyelet_handover::guard::{DatagramGuard, GuardTurn};
 use eyelet_handover::quic_move::{MovingGuard, QuicMove};
 
 mod faults;
+mod without_upstream;
 
 /// Rounds of the runtime in which a worker does what it was told.
 const ROUNDS: usize = 2_000;
@@ -54,6 +55,8 @@ struct Dropping(u8);
 const UNTOLD: u8 = 7;
 /// The byte of a guard that nobody can read without a panic.
 const PANICS: u8 = 8;
+/// That of a hello whose other half comes in another datagram.
+const IN_TWO: u8 = 9;
 const REFUSAL: &[u8] = b"it has no upstream";
 
 impl DatagramGuard for Dropping {
@@ -79,17 +82,21 @@ impl Program for Passing {
 
     fn flow_begun(self: Rc<Self>, handle: Handle, mut info: ConnectionInfo, flow: Key) -> Task {
         let first = handle.waiting_datagram(flow, 0).unwrap();
+        let last = first.bytes[first.bytes.len() - 1];
         info.decided.sni = Some("a.example".into());
-        let guard = Box::new(Dropping(first.bytes[first.bytes.len() - 1]));
         let pass = FlowPass {
             to: self.server,
             is_from_client: false,
             may_change_address: true,
-            guard: Some(guard),
+            guard: Some(Box::new(Dropping(last))),
             seen: 1,
         };
-        handle.pass_flow(flow, info, pass).unwrap();
-        Box::pin(std::future::ready(()))
+        Box::pin(async move {
+            while last == IN_TWO && handle.waiting_datagram(flow, 1).is_none() {
+                handle.next_datagram(flow).await.unwrap();
+            }
+            handle.pass_flow(flow, info, pass).unwrap();
+        })
     }
 
     fn departure(&self) -> Option<Departure> {
@@ -537,7 +544,8 @@ fn left_alone(
     })
 }
 
-/// At the bound of an address one of its own flows ends for another, and none of somebody else.
+/// At the bound of an address none ends for another flow while the servers of its own have not
+/// answered, and none of somebody else. Then one of its own does, if there is room for the new one.
 #[test]
 fn one_of_its_own_ends_for_a_client_at_its_bound() {
     const FLOWS: usize = FLOWS_OF_ADDRESS_MAX;
@@ -550,11 +558,40 @@ fn one_of_its_own_ends_for_a_client_at_its_bound() {
         client.send(&long(0, &first_id.to_be_bytes(), b"client", 1200, 1)).unwrap();
         stepper.iterate();
     }
-    assert_eq!(worker.counters.flows_not_begun.value(), 0);
-    assert_eq!((worker.flows.table.borrow().open(), program.logged.borrow().len()), (FLOWS + 1, 1));
-    let heard = std::iter::from_fn(|| network.heard()).count();
-    assert_eq!(heard, 1 + FLOWS + 1, "the last one has passed, too");
+    let check = |not_begun, ended| {
+        assert_eq!(worker.counters.flows_not_begun.value(), not_begun);
+        let (open, lines) = (worker.flows.table.borrow().open(), program.logged.borrow().len());
+        assert_eq!((open, lines), (FLOWS + 1, ended));
+    };
+    check(1, 0);
+    let edges: Vec<_> = std::iter::from_fn(|| network.heard()).map(|(_, edge)| edge).collect();
+    assert_eq!(edges.len(), 1 + FLOWS);
+    for edge in edges {
+        network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
+        stepper.iterate();
+    }
+    worker.settings.set(SETTINGS);
+    let next = long(0, &(FLOWS as u64).to_be_bytes(), b"client", 1200, 1);
+    for (strangers, (not_begun, ended)) in [(UNANSWERED_MAX, (2, 0)), (0, (2, 1))] {
+        let others = unanswered(&worker, network.at, strangers);
+        client.send(&next).unwrap();
+        stepper.iterate();
+        check(not_begun, ended);
+        drop(others);
+    }
+    assert!(network.heard().is_some(), "the last one has passed, too");
     end(stepper, worker);
+}
+
+/// Flows of another worker of the same process, that no server has answered.
+fn unanswered(worker: &Worker, at: SocketAddr, count: usize) -> Flows<()> {
+    let budget = Arc::new(Budget::new(64 << 20, 0));
+    let mut others = Flows::new(&budget, &worker.process.unanswered);
+    for n in 0..count as u32 {
+        let from = Ipv4Addr::from(10 << 24 | n << 8);
+        others.begin(Peer::new((from, 1).into(), at), b"first-id", 0, ()).unwrap();
+    }
+    others
 }
 
 /// Connections are at their limit. Those that no server has answered go first, whichever worker has
@@ -618,44 +655,6 @@ fn shed_in_the_crowded_worker(are_answered: bool) {
     assert_eq!((process.open.load(Relaxed), process.unanswered.all()), (0, 0));
 }
 
-/// The upstream of a flow is gone. A client that no server has answered is told so once for each of
-/// its datagrams; one that was answered, or whose guard has no word for it, is not.
-#[test]
-fn a_client_without_an_upstream_is_told() {
-    for (last, is_answered) in [(1, false), (1, true), (UNTOLD, false)] {
-        let (mut network, worker) = (Network::new(), worker());
-        let (mut stepper, program) = network.serve(&worker);
-        let client = network.begin(&mut stepper, last);
-        let (_, edge) = network.heard().unwrap();
-        if is_answered {
-            network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
-            stepper.iterate();
-            assert_eq!(client.recv(&mut [0; 2048]).unwrap(), 1200);
-        }
-        network.server = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let is_told = !is_answered && last != UNTOLD;
-        let next = long(0, b"first-id", b"client", 1200, 9);
-        client.send(&next).unwrap();
-        stepper.iterate();
-        stepper.iterate();
-        let lines = program.logged.take();
-        assert_eq!(lines.len(), 1, "{lines:?}");
-        assert!(lines[0].2.contains("refused"), "{lines:?}");
-        let mut told = [0; 64];
-        let heard = client.recv(&mut told).map(|len| told[..len].to_vec());
-        assert_eq!(heard.ok(), is_told.then(|| REFUSAL.to_vec()));
-        assert_eq!(worker.process.open.load(Relaxed), 0);
-        assert_eq!(worker.process.descriptors.load(Relaxed), 0);
-        if is_told {
-            client.send(&next).unwrap();
-            stepper.iterate();
-            assert_eq!(client.recv(&mut told).unwrap(), REFUSAL.len(), "its repetition, too");
-            assert!(program.logged.borrow().is_empty());
-        }
-        end(stepper, worker);
-    }
-}
-
 /// A debt of a worker with too many unanswered flows: an answered one elsewhere does not pay it.
 #[test]
 fn an_answered_flow_stays_where_only_unanswered_ones_are_too_many() {
@@ -663,12 +662,7 @@ fn an_answered_flow_stays_where_only_unanswered_ones_are_too_many() {
     network.server.send_to(&long(0, b"client", b"server-1", 1200, 9), edge).unwrap();
     stepper.iterate();
     assert_eq!(client.recv(&mut [0; 2048]).unwrap(), 1200);
-    let budget = Arc::new(Budget::new(64 << 20, 0));
-    let mut others = Flows::<()>::new(&budget, &worker.process.unanswered);
-    for n in 0..=UNANSWERED_MAX as u32 {
-        let from = Ipv4Addr::from(10 << 24 | n << 8);
-        others.begin(Peer::new((from, 1).into(), network.at), b"first-id", 0, ()).unwrap();
-    }
+    let others = unanswered(&worker, network.at, UNANSWERED_MAX + 1);
     assert!(worker.process.unanswered.all() > UNANSWERED_MAX);
     worker.shed_flows(1);
     assert!(program.logged.borrow().is_empty());

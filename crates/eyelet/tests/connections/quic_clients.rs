@@ -26,7 +26,7 @@ pub struct Scene {
 }
 
 /// A server of quic-go, and its port.
-pub fn server(program: &Path, pki: &Pki, arguments: &[&str]) -> (Talk, String) {
+fn server(program: &Path, pki: &Pki, arguments: &[&str]) -> (Talk, String) {
     let mut command = Command::new(program);
     command.args(["serve", &pki.text("origin.pem"), &pki.text("origin.key")]);
     let mut server = Talk::start(command.args(arguments));

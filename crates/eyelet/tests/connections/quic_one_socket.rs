@@ -1,23 +1,19 @@
-//! Several connections at one socket of a client, as quinn's and quic-go's clients make them, and
-//! servers' ids that a client uses later: none is taken for another's, and none keeps others away.
+//! quinn's client, and several connections at its socket one after another: those that are closed
+//! keep no other away.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::Command;
 use std::sync::Arc;
 
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectionError, Endpoint};
 use rustls::ClientConfig;
 
-use crate::quic_clients::{NAMES, Scene, server};
+use crate::quic_clients::{NAMES, Scene};
 use crate::quic_flows::{ACCESS_DENIED, BYTES};
-use crate::support::pki::Kind;
-use crate::support::program::quic_go;
-use crate::support::{Edge, Folder, Pki, Talk};
+use crate::support::Pki;
 
 /// More than an edge keeps for one address of a client.
 const CONNECTIONS: usize = 80;
-const LONG_BYTES: usize = 8 << 20;
 
 /// quinn's client at one socket.
 struct Client {
@@ -89,46 +85,4 @@ fn a_socket_with_one_connection_after_another_is_served() {
         assert_eq!(said, Ok(1_000), "{nth}");
     }
     scene.edge.line("one that has ended for another", |line| line["outcome"] == "spliced");
-}
-
-/// Two names with a server each, behind one edge. quic-go's client uses a new id of each server as
-/// soon as its handshake is over.
-fn two_servers() -> Option<(Edge, [Talk; 2], Pki, Folder)> {
-    let program = quic_go()?;
-    let pki = Pki::new();
-    pki.server("origin", &NAMES, Kind::P256);
-    let (one, other) = (server(program, &pki, &[]), server(program, &pki, &[]));
-    let mut config = "[[listener]]\naddress = \"127.0.0.1:0\"\nquic = true\n".to_owned();
-    for (name, port) in NAMES.iter().zip([&one.1, &other.1]) {
-        config += &format!(
-            "[[rule]]\nname = \"{name}\"\nsni = \"{name}\"\naction = \"splice\"\n\
-             upstream = \"127.0.0.1:{port}\"\n"
-        );
-    }
-    // Longer than a sender that has lost all that was under way takes to go on.
-    config += "[limits]\nquic_idle_timeout = \"5s\"\n";
-    let folder = Folder::new();
-    let edge = Edge::start_whole(&folder, &config, |_| ());
-    Some((edge, [one.0, other.0], pki, folder))
-}
-
-#[test]
-fn two_connections_of_one_socket_change_their_ids() {
-    let Some((edge, _servers, pki, _folder)) = two_servers() else { return };
-    let mut command = Command::new(quic_go().unwrap());
-    command.args(["ask", &edge.port().to_string(), &NAMES.join(",")]);
-    command.args([LONG_BYTES.to_string(), pki.text("ca.pem")]);
-    let said = Talk::start(&mut command).finish().text;
-    let answers: Vec<serde_json::Value> =
-        serde_json::from_str(said.trim()).unwrap_or_else(|_| panic!("{said}"));
-    for answer in answers {
-        assert_eq!(answer["bytes"], LONG_BYTES, "{answer}");
-    }
-    for name in NAMES {
-        let line = edge.line(name, |line| line["sni"] == name);
-        let passed = line["bytes_to_client"].as_u64().unwrap();
-        assert!(passed > LONG_BYTES as u64, "each by its own server: {line}");
-        let acknowledged = line["datagrams_to_upstream"].as_u64().unwrap();
-        assert!(acknowledged > 100, "{line}");
-    }
 }

@@ -3,9 +3,8 @@
 //	quic_go serve CERTIFICATE KEY [p384] [at=ADDRESS]
 //	    prints its port and who connects, and serves until its input ends; a client of HTTP/3 gets
 //	    a page
-//	quic_go ask PORT|ADDRESS NAME[,NAME...] BYTES CA
-//	    prints what came as JSON: bytes, or the error's code; of several names, which are asked at
-//	    once by one socket, a list
+//	quic_go ask PORT|ADDRESS NAME BYTES CA
+//	    prints what came as JSON: bytes, or the error's code
 package main
 
 import (
@@ -23,7 +22,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -96,52 +94,28 @@ func answer(connection *quic.Conn) {
 	}
 }
 
-func ask(to, names, count, authorities string) any {
+func ask(to, name, count, authorities string) map[string]any {
 	if !strings.Contains(to, ":") {
 		to = "127.0.0.1:" + to
 	}
-	address, err := net.ResolveUDPAddr("udp", to)
-	check(err)
-	socket, err := net.ListenUDP("udp", nil)
-	check(err)
-	transport := &quic.Transport{Conn: socket}
 	trusted := x509.NewCertPool()
 	text, err := os.ReadFile(authorities)
 	check(err)
 	trusted.AppendCertsFromPEM(text)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	all := strings.Split(names, ",")
-	said := make([]map[string]any, len(all))
-	var group sync.WaitGroup
-	for nth, name := range all {
-		group.Go(func() {
-			config := &tls.Config{ServerName: name, NextProtos: []string{alpn}, RootCAs: trusted}
-			connection, err := transport.Dial(ctx, address, config, nil)
-			if err != nil {
-				said[nth] = failed(err)
-				return
-			}
-			said[nth] = download(ctx, connection, count)
-		})
+	config := &tls.Config{ServerName: name, NextProtos: []string{alpn}, RootCAs: trusted}
+	connection, err := quic.DialAddr(ctx, to, config, nil)
+	if err != nil {
+		return failed(err)
 	}
-	group.Wait()
-	if len(all) == 1 {
-		return said[0]
-	}
-	return said
-}
-
-func download(ctx context.Context, connection *quic.Conn, count string) map[string]any {
 	stream, err := connection.OpenStreamSync(ctx)
 	check(err)
 	_, err = stream.Write([]byte(count))
 	check(err)
 	check(stream.Close())
 	bytes, err := io.Copy(io.Discard, stream)
-	if err != nil {
-		return failed(err)
-	}
+	check(err)
 	_ = connection.CloseWithError(0, "")
 	state := connection.ConnectionState().TLS
 	return map[string]any{
