@@ -48,7 +48,7 @@ fn a_client_whose_hello_is_in_two_datagrams_is_told() {
     let (mut stepper, program) = network.serve(&worker);
     network.server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let client = network.client();
-    for last in [IN_TWO, 9] {
+    for last in [IN_TWO, 10] {
         client.send(&long(0, b"first-id", b"client", 1200, last)).unwrap();
     }
     stepper.iterate();
