@@ -5,6 +5,7 @@ mod der;
 mod scope;
 
 use std::cell::LazyCell;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -18,13 +19,17 @@ use x509_parser::time::ASN1Time;
 
 use crate::certificate;
 use crate::pem::Pem;
-use der::{BIT_STRING, Der, INTEGER, SEQUENCE, VERSION};
+use der::{BIT_STRING, Der, INTEGER, OBJECT_IDENTIFIER, SEQUENCE, VERSION};
 use scope::{Scope, distribution_points};
 
 /// Most bytes of a file: about 3 million entries. It is in memory while it is read.
 const FILE_BYTES_MAX: u64 = 128 << 20;
 /// Most bytes of a serial number (RFC 5280 section 4.1.2.2).
 const SERIAL_BYTES: usize = 20;
+
+/// Bytes of the modulus of an RSA key whose signatures the TLS library verifies: 2048 to 8192 bits,
+/// and a zero before them.
+const RSA_BYTES: RangeInclusive<usize> = 256..=1025;
 
 type Serial = [u8; SERIAL_BYTES];
 
@@ -361,7 +366,7 @@ fn serial(bytes: &[u8]) -> Option<Serial> {
 }
 
 /// Says if an authority has signed a list, or a certificate. `None`: it has no such structure, or a
-/// signature of a kind that is not known here.
+/// signature or a key of a kind that is not known here.
 fn is_signed_by(der: &[u8], anchor: &TrustAnchor<'_>) -> Option<bool> {
     let mut whole = Der(Der(der).take(SEQUENCE)?.value);
     let (signed, algorithm) = (whole.take(SEQUENCE)?, whole.take(SEQUENCE)?);
@@ -369,13 +374,31 @@ fn is_signed_by(der: &[u8], anchor: &TrustAnchor<'_>) -> Option<bool> {
     let mut key = Der(&anchor.subject_public_key_info);
     let (key_algorithm, key) = (key.take(SEQUENCE)?.value, key.take(BIT_STRING)?.value);
     let all = aws_lc_rs::default_provider().signature_verification_algorithms.all.iter();
-    let mut known = all.filter(|known| *known.signature_alg_id() == *algorithm.value).peekable();
-    known.peek()?;
+    let known: Vec<_> = all.filter(|known| *known.signature_alg_id() == *algorithm.value).collect();
     let key = bits(key)?;
-    Some(known.any(|known| {
-        *known.public_key_alg_id() == *key_algorithm
-            && known.verify_signature(key, signed.whole, signature).is_ok()
-    }))
+    let mut usable =
+        known.iter().filter(|known| *known.public_key_alg_id() == *key_algorithm).peekable();
+    let is_usable = usable.peek().is_some() && has_usable_length(key);
+    if usable.any(|known| known.verify_signature(key, signed.whole, signature).is_ok()) {
+        return Some(true);
+    }
+    let mut kinds = known.iter().filter_map(|known| key_kind(&known.public_key_alg_id()));
+    let may_fit = known.is_empty() || kinds.any(|kind| Some(kind) == key_kind(key_algorithm));
+    (is_usable || !may_fit).then_some(false)
+}
+
+/// The kind of a public key: its identifier without the last arc, so that the two identifiers of
+/// RSA keys (RFC 4055) are one, and all curves.
+fn key_kind(algorithm: &[u8]) -> Option<Vec<u8>> {
+    let identifier = Der(algorithm).take(OBJECT_IDENTIFIER)?.value;
+    identifier.split_last().map(|(_, kind)| kind.to_vec())
+}
+
+/// False for an RSA key whose signatures the TLS library does not verify. A key of another kind is
+/// no sequence of numbers.
+fn has_usable_length(key: &[u8]) -> bool {
+    let modulus = Der(key).take(SEQUENCE).and_then(|key| Der(key.value).take(INTEGER));
+    modulus.is_none_or(|modulus| RSA_BYTES.contains(&modulus.value.len()))
 }
 
 fn next_update(der: &[u8]) -> Option<u64> {

@@ -509,8 +509,10 @@ impl<O: Owner> Dial<'_, O> {
         let Some(sources) = self.options.sources else {
             return self.start_from_any(address, fast_open);
         };
-        let (mut last, mut is_short) = (None, false);
         let mut order = sources.order(address);
+        // An address whose ports are all this process's is not among them.
+        let own = sources.addresses().filter(|ip| ip.is_ipv4() == address.is_ipv4());
+        let (mut last, mut is_short) = (None, order.len() < own.count());
         order.retain(|candidate| {
             let is_known = self.shortages.is_remembered((Some(candidate.ip), address));
             is_short |= is_known;

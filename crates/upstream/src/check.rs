@@ -11,7 +11,7 @@ use std::time::Duration;
 use eyelet_balance::group::Member;
 use eyelet_config::{HttpAddress, HttpUpstream, TerminateUpstream, UpstreamCheck};
 use eyelet_resolve::connect::DialOptions;
-use eyelet_resolve::dial::{DialTarget, dial as dial_target, is_upstream_down, may_dial_another};
+use eyelet_resolve::dial::{DialTarget, dial as dial_target};
 use eyelet_telemetry::info::ConnectionInfo;
 use eyelet_telemetry::reason::Reason;
 use eyelet_wire::proxy::{Command, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
@@ -49,10 +49,9 @@ enum CheckError {
 }
 
 impl CheckError {
-    /// True if this host lacks a port, a descriptor or memory: no word about the upstream.
+    /// True if this host has no local port left: no word about the upstream.
     fn is_own_shortage(&self) -> bool {
-        let Self::Failed(reason) = self else { return false };
-        may_dial_another(reason) && !is_upstream_down(reason)
+        matches!(self, Self::Failed(Reason::NoLocalPort(lack)) if lack.is_in_use())
     }
 }
 

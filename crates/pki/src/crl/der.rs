@@ -2,6 +2,7 @@
 
 pub(super) const INTEGER: u8 = 0x02;
 pub(super) const BIT_STRING: u8 = 0x03;
+pub(super) const OBJECT_IDENTIFIER: u8 = 0x06;
 pub(super) const SEQUENCE: u8 = 0x30;
 /// `[0] EXPLICIT`, the version of a certificate.
 pub(super) const VERSION: u8 = 0xa0;

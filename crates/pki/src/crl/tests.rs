@@ -16,6 +16,9 @@ const LIST_SECS: u64 = 1_000;
 const SHA256_OID: [u8; 8] = [42, 134, 72, 206, 61, 4, 3, 2];
 /// ecdsa-with-SHA224, which nobody here verifies.
 const SHA224_OID: [u8; 8] = [42, 134, 72, 206, 61, 4, 3, 1];
+/// prime256v1, the curve of all keys here, and prime192v1, which nobody here knows.
+const P256_OID: [u8; 8] = [42, 134, 72, 206, 61, 3, 1, 7];
+const P192_OID: [u8; 8] = [42, 134, 72, 206, 61, 3, 1, 1];
 const ONE: &str = "http://crl.example/1.crl";
 const TWO: &str = "http://crl.example/2.crl";
 const OTHER: &str = "ldap:///cn=list?certificateRevocationList";
@@ -179,6 +182,41 @@ fn an_authority_that_is_on_a_list_vouches_for_nobody() {
             assert_eq!(known.check(&below.leaf(&[1]), &[], at(NOW)), Ok(()));
         }
     }
+}
+
+/// Nobody can say here that another key of its name has signed what is below it.
+#[test]
+fn a_revoked_authority_whose_key_is_of_an_unknown_kind_vouches_for_nobody() {
+    let root = authority("root");
+    let mut old = root.below("below", 7);
+    let third = old.below("third", 1);
+    old.certificate = changed(&old.certificate, P256_OID, P192_OID);
+    let authorities = [&root, &old, &third].map(|authority| authority.certificate.clone());
+    let lists = [(&root, root.list(&[&[7]])), (&third, third.list(&[]))];
+    let lists = lists.iter().flat_map(|(by, list)| of_bytes(list, &[by.anchor()]).unwrap());
+    let known = Revocations::new(lists.collect(), &authorities, false);
+    assert_eq!(known.revoked.len(), 2);
+    assert_eq!(known.check(&third.leaf(&[1]), &[], at(NOW)), Err(RevocationFault::Revoked));
+}
+
+#[test]
+fn keys_are_of_one_kind_by_their_identifiers() {
+    let [curve, rsa, rsa_pss] = [
+        &[6, 7, 42, 134, 72, 206, 61, 2, 1][..],
+        &[6, 9, 42, 134, 72, 134, 247, 13, 1, 1, 1],
+        &[6, 9, 42, 134, 72, 134, 247, 13, 1, 1, 10],
+    ];
+    assert_eq!(key_kind(rsa), key_kind(rsa_pss));
+    assert_ne!(key_kind(rsa), key_kind(curve));
+    assert_eq!(key_kind(&[6, 200]), None);
+    let of_bytes = |bytes: usize| {
+        let number = [&[2, 0x82, (bytes >> 8) as u8, bytes as u8][..], &vec![1; bytes]].concat();
+        [&[0x30, 0x82, ((bytes + 4) >> 8) as u8, (bytes + 4) as u8][..], &number].concat()
+    };
+    for (bytes, is_usable) in [(128, false), (256, true), (1025, true), (1026, false)] {
+        assert_eq!(has_usable_length(&of_bytes(bytes)), is_usable, "{bytes}");
+    }
+    assert!(has_usable_length(&[4, 1, 2]), "a point of a curve");
 }
 
 #[test]
