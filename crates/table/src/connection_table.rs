@@ -20,7 +20,7 @@ use crate::timer_wheel::{TICK_MS, TimerWheel};
 use eyelet_hold::{HeldStreams, HoldPlace};
 use eyelet_memory::budget::{Account, Budget, Counted};
 use eyelet_memory::slab::{Key, Slab};
-use eyelet_relay::ready::{CLIENT, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
+use eyelet_relay::ready::{CLIENT, FURTHER_MAX, READ, Ready, SIDES, Side, Token, UPSTREAM, WRITE};
 
 /// The table.
 pub struct ConnectionTable {
@@ -102,12 +102,12 @@ impl ConnectionTable {
 
     /// Number of further sockets of a connection, or of their places.
     pub fn further_count(&self, key: Key) -> usize {
-        self.further.count(key.index)
+        self.further.count(key)
     }
 
     /// Number of shared streams of a connection.
     pub fn shared_count(&self, key: Key) -> usize {
-        self.streams.count(key.index)
+        self.streams.count(key)
     }
 
     /// Bytes that a connection's further sockets, shared and held streams take, in the table and
@@ -119,12 +119,12 @@ impl ConnectionTable {
 
     /// The places of a connection's held streams, in their order.
     pub fn holds(&self, key: Key) -> &[Option<HoldPlace>] {
-        self.holds.of(key.index)
+        self.holds.of(key)
     }
 
     /// The connections for the places of whose held streams `is` is true.
     pub fn held_keys(&self, is: impl Fn(&[Option<HoldPlace>]) -> bool) -> Vec<Key> {
-        self.holds.slots(is).into_iter().filter_map(|index| self.key_at(index)).collect()
+        self.holds.keys(is)
     }
 
     /// The places of all held streams.
@@ -138,35 +138,31 @@ impl ConnectionTable {
         if self.slots.slot(key).is_none() {
             return;
         }
-        self.holds.insert(key.index, holds);
+        self.holds.insert(key, holds);
         self.count();
     }
 
     /// Takes the places of a connection's held streams.
     pub fn take_holds(&mut self, key: Key) -> HeldStreams {
-        // Another connection may be in its slot.
-        if self.slots.slot(key).is_none() {
-            return HeldStreams::new();
-        }
-        let taken = self.holds.remove(key.index);
+        let taken = self.holds.remove(key);
         self.count();
         taken
     }
 
     /// The further sockets of a connection.
     pub fn further(&self, key: Key) -> &[FurtherSocket] {
-        self.further.of(key.index).unwrap_or_default()
+        self.further.of(key).unwrap_or_default()
     }
 
     /// The places of a connection's further sockets that have something to be read.
     pub fn further_ready(&self, key: Key) -> impl Iterator<Item = usize> {
-        self.further.ready(key.index)
+        self.further.ready(key)
     }
 
     /// The upstream of what rests on a connection: its further socket at this place, or its only
     /// one.
     pub fn upstream_at(&mut self, key: Key, nth: usize) -> Option<BorrowedFd<'_>> {
-        match self.further.of(key.index) {
+        match self.further.of(key) {
             Some(further) => further.get(nth)?.socket.as_ref().map(AsFd::as_fd),
             None => self.slots.slot(key)?.socket(UPSTREAM),
         }
@@ -174,7 +170,7 @@ impl ConnectionTable {
 
     /// Takes one further socket of a connection, and ends its registration. Its place stays.
     pub fn take_further_at(&mut self, key: Key, nth: usize) -> Option<OwnedFd> {
-        self.further.take_at(key.index, nth, &self.epoll)
+        self.further.take_at(key, nth, &self.epoll)
     }
 
     /// Puts a further socket, which is registered nowhere, at a place that is free.
@@ -182,61 +178,68 @@ impl ConnectionTable {
     /// # Errors
     /// The socket: there is no such place.
     pub fn put_further_at(&mut self, key: Key, nth: usize, socket: OwnedFd) -> Result<(), OwnedFd> {
-        self.further.put_at(key.index, nth, socket)
+        self.further.put_at(key, nth, socket)
     }
 
     /// Forgets that a further socket has something to be read.
     pub fn forget_further_ready(&mut self, key: Key, nth: usize) {
-        self.further.forget_ready(key.index, nth);
+        self.further.forget_ready(key, nth);
     }
 
     /// True if a further socket of a connection has something to be read, or something has come for
     /// a shared stream.
     pub fn is_called(&self, key: Key) -> bool {
-        self.further.ready(key.index).next().is_some() || self.streams.is_called(key.index)
+        self.further.ready(key).next().is_some() || self.streams.is_called(key)
     }
 
     /// Notes that something has come for a shared stream of a connection. Returns whether it has
     /// some.
     pub fn call(&mut self, key: Key) -> bool {
-        self.slots.slot(key).is_some() && self.streams.call(key.index)
+        self.streams.call(key)
     }
 
-    /// Gives a connection so many shared streams. It has none.
-    pub fn give_streams(&mut self, key: Key, count: u32, kept: KeptStreams) {
-        self.streams.insert(key.index, count, kept);
+    /// Gives a connection so many shared streams. Returns those that it had, or these if it has
+    /// ended: another connection may be in its slot.
+    pub fn give_streams(&mut self, key: Key, count: u32, kept: KeptStreams) -> Option<KeptStreams> {
+        if self.slots.slot(key).is_none() {
+            return Some(kept);
+        }
+        let earlier = self.streams.insert(key, count, kept);
         self.count();
+        earlier
     }
 
     /// Returns the shared streams of a connection.
-    pub fn kept_streams(&mut self, key: Key) -> Option<&KeptStreams> {
-        // Another connection may be in its slot.
-        self.slots.slot(key)?;
-        self.streams.kept(key.index)
+    pub fn kept_streams(&self, key: Key) -> Option<&KeptStreams> {
+        self.streams.kept(key)
     }
 
     /// Takes the shared streams of a connection.
     pub fn take_streams(&mut self, key: Key) -> Option<KeptStreams> {
-        // Another connection may be in its slot.
-        self.slots.slot(key)?;
-        let taken = self.streams.remove(key.index);
+        let taken = self.streams.remove(key);
         self.count();
         taken
     }
 
-    /// Gives a connection further sockets. It has none, and no upstream.
-    pub fn give_further(&mut self, key: Key, sockets: Vec<OwnedFd>) {
-        self.further.insert(key.index, sockets);
+    /// Gives a connection further sockets.
+    ///
+    /// # Errors
+    /// The sockets: they are more than [`FURTHER_MAX`], the connection has some, or an upstream, or
+    /// it has ended.
+    pub fn give_further(&mut self, key: Key, sockets: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
+        // Another connection may be in its slot.
+        let may_have = self.slots.slot(key).is_some_and(|slot| slot.upstream.is_none());
+        if !may_have || self.further_count(key) > 0 || sockets.len() > FURTHER_MAX {
+            return Err(sockets);
+        }
+        self.further.insert(key, sockets);
         self.count();
+        Ok(())
     }
 
     /// Takes the further sockets of a connection, and ends their registrations.
     pub fn take_further(&mut self, key: Key) -> Vec<FurtherSocket> {
-        // Another connection may be in its slot.
-        if self.slots.slot(key).is_none() {
-            return Vec::new();
-        }
-        let mut taken = self.further.remove(key.index);
+        let mut taken = self.further.remove(key);
         further::unregister(&mut taken, &self.epoll);
         self.count();
         taken
@@ -314,8 +317,8 @@ impl ConnectionTable {
     pub fn remove(&mut self, key: Key) -> Option<Removed> {
         self.slots.slot(key)?;
         self.wheel.unlink(&mut self.slots, key.index);
-        let (slot, further) = (self.slots.remove(key)?, self.further.remove(key.index));
-        let (streams, holds) = (self.streams.remove(key.index), self.holds.remove(key.index));
+        let (slot, further) = (self.slots.remove(key)?, self.further.remove(key));
+        let (streams, holds) = (self.streams.remove(key), self.holds.remove(key));
         self.count();
         Some(Removed { slot, further, streams, holds })
     }
@@ -332,7 +335,8 @@ impl ConnectionTable {
         if let Some(upstream) = upstream {
             self.set_connected(key, upstream);
         }
-        self.give_further(key, further);
+        self.further.insert(key, further);
+        self.count();
         if let Some(slot) = self.slots.slot(key) {
             slot.state = state;
         }
@@ -411,7 +415,7 @@ impl ConnectionTable {
     pub fn note(&mut self, key: Key, side: Side, bits: u8) {
         match self.slots.slot(key) {
             Some(slot) if side < SIDES => slot.ready.add(side, bits),
-            Some(_) => self.further.note(key.index, side, bits),
+            Some(_) => self.further.note(key, side, bits),
             None => {}
         }
     }

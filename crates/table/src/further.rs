@@ -25,19 +25,19 @@ pub struct FurtherSocket {
 
 const _: () = assert!(size_of::<FurtherSocket>() == 8);
 
-/// Bytes of one connection's entry: its index, where its sockets are, and a byte of the map, where
+/// Bytes of one connection's entry: its key, where its sockets are, and a byte of the map, where
 /// the map is half full.
-const ENTRY_BYTES: usize = 2 * (size_of::<(u32, LongBox<[FurtherSocket]>)>() + 1);
+const ENTRY_BYTES: usize = 2 * (size_of::<(Key, LongBox<[FurtherSocket]>)>() + 1);
 
 /// Bytes that so many further sockets of one connection take.
 pub fn further_bytes(count: usize) -> usize {
     if count == 0 { 0 } else { ENTRY_BYTES + count * size_of::<FurtherSocket>() }
 }
 
-/// The further sockets of a worker's connections, by the indexes of their slots.
+/// The further sockets of a worker's connections, by their keys.
 #[derive(Default)]
 pub(crate) struct FurtherSockets {
-    all: HashMap<u32, LongBox<[FurtherSocket]>, RandomState>,
+    all: HashMap<Key, LongBox<[FurtherSocket]>, RandomState>,
     /// The sum of [`further_bytes`].
     bytes: usize,
 }
@@ -47,33 +47,28 @@ impl FurtherSockets {
         self.bytes
     }
 
-    /// Sockets of a slot.
-    pub(crate) fn count(&self, index: u32) -> usize {
-        self.of(index).map_or(0, <[FurtherSocket]>::len)
+    /// Sockets of a connection.
+    pub(crate) fn count(&self, key: Key) -> usize {
+        self.of(key).map_or(0, <[FurtherSocket]>::len)
     }
 
     /// The places of those that epoll has reported.
-    pub(crate) fn ready(&self, index: u32) -> impl Iterator<Item = usize> {
-        let sockets = self.of(index).unwrap_or_default().iter().enumerate();
+    pub(crate) fn ready(&self, key: Key) -> impl Iterator<Item = usize> {
+        let sockets = self.of(key).unwrap_or_default().iter().enumerate();
         sockets.filter(|(_, socket)| socket.ready != 0).map(|(nth, _)| nth)
     }
 
     /// Takes one, and ends its registration. Its place stays.
-    pub(crate) fn take_at(&mut self, index: u32, nth: usize, epoll: &Epoll) -> Option<OwnedFd> {
-        let place = self.all.get_mut(&index)?.get_mut(nth)?;
+    pub(crate) fn take_at(&mut self, key: Key, nth: usize, epoll: &Epoll) -> Option<OwnedFd> {
+        let place = self.all.get_mut(&key)?.get_mut(nth)?;
         unregister(std::slice::from_mut(place), epoll);
         place.ready = 0;
         place.socket.take()
     }
 
     /// Puts one, which is registered nowhere, at a place that is free.
-    pub(crate) fn put_at(
-        &mut self,
-        index: u32,
-        nth: usize,
-        socket: OwnedFd,
-    ) -> Result<(), OwnedFd> {
-        let place = self.all.get_mut(&index).and_then(|all| all.get_mut(nth));
+    pub(crate) fn put_at(&mut self, key: Key, nth: usize, socket: OwnedFd) -> Result<(), OwnedFd> {
+        let place = self.all.get_mut(&key).and_then(|all| all.get_mut(nth));
         let Some(place) = place.filter(|place| place.socket.is_none()) else {
             return Err(socket);
         };
@@ -82,22 +77,23 @@ impl FurtherSockets {
     }
 
     /// Forgets what epoll has reported of one. Its registration stays.
-    pub(crate) fn forget_ready(&mut self, index: u32, nth: usize) {
-        if let Some(place) = self.all.get_mut(&index).and_then(|all| all.get_mut(nth)) {
+    pub(crate) fn forget_ready(&mut self, key: Key, nth: usize) {
+        if let Some(place) = self.all.get_mut(&key).and_then(|all| all.get_mut(nth)) {
             place.ready = 0;
         }
     }
 
-    pub(crate) fn of(&self, index: u32) -> Option<&[FurtherSocket]> {
+    pub(crate) fn of(&self, key: Key) -> Option<&[FurtherSocket]> {
         // Most workers have none, and each connection that ends comes here.
         if self.all.is_empty() {
             return None;
         }
-        self.all.get(&index).map(|sockets| &**sockets)
+        self.all.get(&key).map(|sockets| &**sockets)
     }
 
-    /// Adds the sockets of a slot that has none: [`eyelet_relay::ready::FURTHER_MAX`] at most.
-    pub(crate) fn insert(&mut self, index: u32, sockets: Vec<OwnedFd>) {
+    /// Adds the sockets of a connection that has none: [`eyelet_relay::ready::FURTHER_MAX`] at
+    /// most.
+    pub(crate) fn insert(&mut self, key: Key, sockets: Vec<OwnedFd>) {
         if sockets.is_empty() {
             return;
         }
@@ -105,15 +101,15 @@ impl FurtherSockets {
         let new = |socket| FurtherSocket { socket: Some(socket), ready: 0, is_registered: false };
         let mut all = LongVec::with_capacity_in(sockets.len(), LongLived);
         all.extend(sockets.into_iter().map(new));
-        self.all.insert(index, all.into_boxed_slice());
+        self.all.insert(key, all.into_boxed_slice());
     }
 
-    /// Takes the sockets of a slot. They stay registered.
-    pub(crate) fn remove(&mut self, index: u32) -> Vec<FurtherSocket> {
+    /// Takes the sockets of a connection. They stay registered.
+    pub(crate) fn remove(&mut self, key: Key) -> Vec<FurtherSocket> {
         if self.all.is_empty() {
             return Vec::new();
         }
-        let mut removed = self.all.remove(&index);
+        let mut removed = self.all.remove(&key);
         let removed = removed.iter_mut().flat_map(|all| all.iter_mut()).map(std::mem::take);
         let removed: Vec<_> = removed.collect();
         self.bytes -= further_bytes(removed.len());
@@ -125,9 +121,9 @@ impl FurtherSockets {
     }
 
     /// Notes an event. One of a socket that was taken is for nobody.
-    pub(crate) fn note(&mut self, index: u32, side: Side, bits: u8) {
+    pub(crate) fn note(&mut self, key: Key, side: Side, bits: u8) {
         let nth = usize::from(side.saturating_sub(SIDES));
-        let place = self.all.get_mut(&index).and_then(|all| all.get_mut(nth));
+        let place = self.all.get_mut(&key).and_then(|all| all.get_mut(nth));
         if let Some(place) = place.filter(|place| place.socket.is_some()) {
             place.ready |= bits;
         }
@@ -139,8 +135,7 @@ impl FurtherSockets {
         if self.all.is_empty() {
             return Ok(());
         }
-        let sockets =
-            self.all.get_mut(&key.index).map(|sockets| &mut **sockets).unwrap_or_default();
+        let sockets = self.all.get_mut(&key).map(|sockets| &mut **sockets).unwrap_or_default();
         for (side, further) in (SIDES..).zip(sockets) {
             if let Some(socket) = further.socket.as_ref().filter(|_| !further.is_registered) {
                 let token = Token::Connection(key, side).encode();

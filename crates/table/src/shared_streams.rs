@@ -6,6 +6,7 @@ use std::any::Any;
 use std::collections::HashMap;
 
 use eyelet_memory::budget::UPSTREAM_RESTING_BYTES;
+use eyelet_memory::slab::Key;
 use eyelet_sys::memory::blocks::LongBox;
 use foldhash::fast::RandomState;
 
@@ -20,17 +21,17 @@ struct Entry {
 }
 
 /// Bytes of one connection's entry, where the map is half full.
-pub const SHARED_BYTES: usize = 2 * (size_of::<(u32, Entry)>() + 1);
+pub const SHARED_BYTES: usize = 2 * (size_of::<(Key, Entry)>() + 1);
 
 /// Bytes that so many streams of one connection take, here and where they count themselves.
 pub fn shared_bytes(count: usize) -> usize {
     if count == 0 { 0 } else { SHARED_BYTES + count * UPSTREAM_RESTING_BYTES }
 }
 
-/// The streams of a worker's parked connections, by the indexes of their slots.
+/// The streams of a worker's parked connections, by their keys.
 #[derive(Default)]
 pub(crate) struct SharedStreams {
-    all: HashMap<u32, Entry, RandomState>,
+    all: HashMap<Key, Entry, RandomState>,
 }
 
 impl SharedStreams {
@@ -39,41 +40,46 @@ impl SharedStreams {
         self.all.len() * SHARED_BYTES
     }
 
-    /// Streams of a slot.
-    pub(crate) fn count(&self, index: u32) -> usize {
+    /// Streams of a connection.
+    pub(crate) fn count(&self, key: Key) -> usize {
         // Most workers have none, and each connection that ends comes here.
         if self.all.is_empty() {
             return 0;
         }
-        self.all.get(&index).map_or(0, |entry| entry.count as usize)
+        self.all.get(&key).map_or(0, |entry| entry.count as usize)
     }
 
     /// True if something has come for one of them.
-    pub(crate) fn is_called(&self, index: u32) -> bool {
-        !self.all.is_empty() && self.all.get(&index).is_some_and(|entry| entry.is_called)
+    pub(crate) fn is_called(&self, key: Key) -> bool {
+        !self.all.is_empty() && self.all.get(&key).is_some_and(|entry| entry.is_called)
     }
 
-    /// Notes that something has come for one of a slot's. Returns whether it has some.
-    pub(crate) fn call(&mut self, index: u32) -> bool {
-        self.all.get_mut(&index).map(|entry| entry.is_called = true).is_some()
+    /// Notes that something has come for one of a connection's. Returns whether it has some.
+    pub(crate) fn call(&mut self, key: Key) -> bool {
+        self.all.get_mut(&key).map(|entry| entry.is_called = true).is_some()
     }
 
-    /// Adds those of a slot that has none.
-    pub(crate) fn insert(&mut self, index: u32, count: u32, kept: KeptStreams) {
-        self.all.insert(index, Entry { count, is_called: false, kept });
+    /// Adds those of a connection. Returns those that it had.
+    pub(crate) fn insert(
+        &mut self,
+        key: Key,
+        count: u32,
+        kept: KeptStreams,
+    ) -> Option<KeptStreams> {
+        self.all.insert(key, Entry { count, is_called: false, kept }).map(|earlier| earlier.kept)
     }
 
-    /// Returns those of a slot, as the program keeps them.
-    pub(crate) fn kept(&self, index: u32) -> Option<&KeptStreams> {
-        self.all.get(&index).map(|entry| &entry.kept)
+    /// Returns those of a connection, as the program keeps them.
+    pub(crate) fn kept(&self, key: Key) -> Option<&KeptStreams> {
+        self.all.get(&key).map(|entry| &entry.kept)
     }
 
-    /// Takes those of a slot.
-    pub(crate) fn remove(&mut self, index: u32) -> Option<KeptStreams> {
+    /// Takes those of a connection.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<KeptStreams> {
         if self.all.is_empty() {
             return None;
         }
-        let removed = self.all.remove(&index)?;
+        let removed = self.all.remove(&key)?;
         // What a burst had is not kept.
         if self.all.len() < self.all.capacity() / 4 {
             self.all.shrink_to_fit();

@@ -149,7 +149,7 @@ fn find(worker: &Worker, first: Key, room: SocketRoom) -> Result<Partners, Stays
             return Err(Stays::Large);
         }
         drop(large);
-        let mut table = worker.table.borrow_mut();
+        let table = worker.table.borrow();
         let kept = table.kept_streams(key).ok_or(Stays::Shared)?;
         if !program.find_partners(kept, &mut found) || found.has_earlier() {
             return Err(Stays::Shared);
@@ -246,9 +246,8 @@ pub fn attach(worker: &Rc<Worker>, mut group: DetachedGroup) -> Result<Vec<Key>,
     for (key, streams) in &placed {
         let count = u32::try_from(streams.len()).unwrap_or(u32::MAX);
         if let Some(kept) = kept.next().flatten() {
-            let mut table = worker.table.borrow_mut();
-            table.take_streams(*key);
-            table.give_streams(*key, count, kept);
+            let over = worker.table.borrow_mut().give_streams(*key, count, kept);
+            drop(over);
         } else {
             let reason = Reason::Internal("an upstream connection that cannot go on");
             worker.guarded(*key, || park::close(worker, *key, reason));

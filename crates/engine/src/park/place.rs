@@ -60,7 +60,7 @@ pub(crate) fn place(
         queues::queue(&worker.shedding.held, key, &mut slot.position);
     }
     if shared > 0 {
-        table.give_streams(key, shared, long_any(()));
+        let _ = table.give_streams(key, shared, long_any(()));
     }
     table.give_holds(key, holds);
     table.due_in(key, rest.left(wait, key));

@@ -12,7 +12,7 @@ use eyelet_hold::HeldStreams;
 use eyelet_sys::epoll::ENDED;
 use eyelet_sys::transparent;
 
-use crate::ready::{CLIENT, FURTHER_MAX, READ, Side, WRITE};
+use crate::ready::{CLIENT, READ, Side, WRITE};
 use crate::socket;
 use crate::worker::Handle;
 use eyelet_memory::budget::{CountedBuffer, HELLO_BYTES};
@@ -360,17 +360,12 @@ impl Handle {
     /// parked. It wakes when one of them has something to be read. Each is known by its place.
     ///
     /// # Errors
-    /// The sockets: they are more than [`FURTHER_MAX`], earlier ones were not taken, or the
-    /// connection has an upstream to which its bytes pass.
+    /// The sockets: they are more than a connection may have, earlier ones were not taken, the
+    /// connection has an upstream to which its bytes pass, or it has ended.
     pub fn give_sockets(&self, sockets: Vec<OwnedFd>) -> Result<(), Vec<OwnedFd>> {
-        let mut table = self.worker.table.borrow_mut();
-        let is_taken = table.further_count(self.key) == 0;
-        let may_have = table.slot(self.key).is_some_and(|slot| slot.upstream.is_none());
-        if !is_taken || !may_have || sockets.len() > FURTHER_MAX {
-            return Err(sockets);
-        }
-        self.worker.uses_descriptors(sockets.len().cast_signed());
-        table.give_further(self.key, sockets);
+        let count = sockets.len().cast_signed();
+        self.worker.table.borrow_mut().give_further(self.key, sockets)?;
+        self.worker.uses_descriptors(count);
         Ok(())
     }
 
@@ -419,7 +414,9 @@ impl Handle {
     /// Gives the connection so many shared streams, as the program keeps them, before it is parked.
     /// It wakes when [`Handle::parked_waker`] is called. They are dropped when it ends.
     pub fn give_streams(&self, count: u32, kept: KeptStreams) {
-        self.worker.table.borrow_mut().give_streams(self.key, count, kept);
+        let over = self.worker.table.borrow_mut().give_streams(self.key, count, kept);
+        // Their end may come back to the table.
+        drop(over);
     }
 
     /// Takes the shared streams.

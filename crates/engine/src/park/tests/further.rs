@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use eyelet_sys::epoll::Events;
+use eyelet_sys::memory::blocks::long_any;
 use eyelet_telemetry::info::Outcome;
 use fastrand::Rng;
 
@@ -285,8 +286,16 @@ fn an_old_event_changes_nothing() {
     // Nor does a handle of an earlier connection in the same slot.
     let old = table.remove(key).unwrap();
     let new = table.insert(old.slot.client, false);
-    table.give_further(new, vec![eyelet_sys::socket::pair().unwrap().0]);
+    let socket = || vec![eyelet_sys::socket::pair().unwrap().0];
+    table.give_further(new, socket()).unwrap();
     assert_eq!((new.index, table.take_further(key).len()), (key.index, 0));
+    assert_eq!(table.give_further(key, socket()).map_err(|own| own.len()), Err(1));
+    assert!(table.take_further_at(key, 0).is_none() && table.further_count(key) == 0);
+    assert!(table.put_further_at(key, 0, socket().remove(0)).is_err());
+    assert!(table.give_streams(key, 1, long_any(7_u8)).is_some(), "they come back");
+    assert!(table.give_streams(new, 1, long_any(8_u8)).is_none());
+    assert!(!table.call(key) && !table.is_called(key) && table.take_streams(key).is_none());
+    assert!(table.call(new) && table.is_called(new));
     assert_eq!(table.take_further(new).len(), 1);
 }
 
