@@ -1,5 +1,6 @@
 //! Connects to the first of several addresses that answers (RFC 8305).
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
@@ -74,6 +75,9 @@ pub struct DialOptions<'a> {
     pub balanced: Option<&'a Balanced<'a>>,
     /// The addresses of this host to dial from. `None`: the kernel chooses one.
     pub sources: Option<&'a SourceAddresses>,
+    /// Set once the dial waits for a descriptor, for one who bounds its time: that it is late says
+    /// nothing about the upstream then.
+    pub has_waited: Option<&'a Cell<bool>>,
 }
 
 /// Owner of the sockets of one dial: it registers them, and bounds the waits for them.
@@ -325,6 +329,8 @@ pub struct Dial<'a, O> {
 }
 
 /// The event that a dial of several addresses goes on with.
+    /// True once it has waited for a descriptor.
+    pub has_waited: Cell<bool>,
 enum Next {
     /// This attempt has ended.
     Ended(usize),
@@ -371,6 +377,8 @@ impl<O: Owner> Dial<'_, O> {
         loop {
             self.owner.in_time()?;
             sleep(RETRY_DELAY).await;
+        self.has_waited.set(true);
+        self.options.has_waited.inspect(|told| told.set(true));
             match self.begin_only(address, fast_open) {
                 Err(error) if is_out_of_descriptors(&error) => {}
                 begun => return Ok(begun?),
@@ -489,7 +497,7 @@ impl<O: Owner> Dial<'_, O> {
 
     fn note_failed(&self, address: SocketAddr, why: &io::Error) {
         if let Some(&Balanced { member, now_ms, .. }) = self.options.balanced
-            && !is_own_shortage(&why.into())
+            && !is_shortage(&why.into())
         {
             member.address_failed(address, now_ms, why);
         }
@@ -671,13 +679,19 @@ fn send_first(socket: &OwnedFd, first: &[u8]) -> io::Result<Option<usize>> {
 
 /// True if this process or host lacks something, so that a failed dial says nothing about the other
 /// side: descriptors, local ports or memory.
-pub(crate) fn is_own_shortage(failure: &IoFailure) -> bool {
+pub(crate) fn is_shortage(failure: &IoFailure) -> bool {
     let IoFailure::Os(code) = failure else {
         return failure.kind() == io::ErrorKind::AddrNotAvailable;
     };
     matches!(
         Errno::from_raw_os_error(*code),
-        Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL | Errno::NOBUFS | Errno::NOMEM
+        Errno::MFILE
+            | Errno::NFILE
+            | Errno::ADDRNOTAVAIL
+            | Errno::NOBUFS
+            | Errno::NOMEM
+            // epoll watches no more sockets.
+            | Errno::NOSPC
     )
 }
 

@@ -1,6 +1,7 @@
 //! Dials an upstream. Looks a name up, checks that the client may be led to its addresses and that
 //! they do not lead back to this process, and connects to one of them.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::rc::Rc;
 
 use eyelet_config::{Host, HostPort};
 use eyelet_engine::worker::WaitError;
-use eyelet_sys::interfaces;
+use eyelet_sys::{Errno, interfaces};
 use eyelet_telemetry::info::{ConnectionInfo, End, Outcome, UpstreamName};
 use eyelet_telemetry::reason::{Detail, Guarded, Limit, Loop, Peer, Reason, Shed, Stage, When};
 use ipnet::IpNet;
@@ -18,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::connect::{
     ATTEMPTS_MAX, Connected, Dial, DialOptions, LaterAddresses, NoSource, Owner, connect_unix,
-    is_own_shortage,
+    is_shortage,
 };
 use crate::dialled::Lookup;
 use crate::guard::is_guarded;
@@ -136,10 +137,11 @@ pub async fn dial<O: Owner>(
         shortages: &names.shortages,
         options,
         to_listener,
+        has_waited: Cell::new(false),
     };
     let connected = match is_of_other_family(&[address], options) {
         true => Err(End::failed(Reason::MixedFamilies)),
-        false => dial.one(&address).await.map_err(failed),
+        false => dial.one(&address).await.map_err(|why| late_dial(&dial.has_waited, why)),
     };
     connected.map_err(|end| Undialled { end, address: Some(address) })
 }
@@ -246,6 +248,7 @@ impl NamedTarget<'_> {
             shortages: &names.shortages,
             options,
             to_listener,
+            has_waited: Cell::new(false),
         };
         let doubts = Notify::new();
         let mut later = pin!(async {
@@ -255,6 +258,7 @@ impl NamedTarget<'_> {
         let is_partial = lookup.is_partial();
         let later = LaterAddresses { doubts: &doubts, is_partial, found: later.as_mut() };
         let is_other_family = is_of_other_family(&addresses, options);
+        let failed = |why| late_dial(&dial.has_waited, why);
         let connected = match &*addresses {
             [] => Err(End::failed(Reason::NoAddress)),
             _ if is_other_family && !is_partial => Err(End::failed(Reason::MixedFamilies)),
@@ -303,11 +307,23 @@ impl NamedTarget<'_> {
 
 /// True if this end of a dial shows that the upstream is down.
 pub fn is_upstream_down(reason: &Reason) -> bool {
+    let is_source_faulty = matches!(reason, Reason::NoLocalPort(_));
+    !is_source_faulty && !is_own_shortage(reason) && may_dial_another(reason)
+}
+
+/// True if this process or host lacked something for a dial. It says nothing about the upstream.
+pub fn is_own_shortage(reason: &Reason) -> bool {
     match reason {
-        Reason::Io(Peer::Upstream, failure) => !is_own_shortage(failure),
-        Reason::NoLocalPort(_) => false,
-        _ => may_dial_another(reason),
+        Reason::Io(Peer::Upstream, failure) => is_shortage(failure),
+        Reason::NoLocalPort(lack) => lack.is_in_use(),
+        Reason::Unregistered(_) => true,
+        _ => false,
     }
+}
+
+/// The reason of a dial that has waited for a descriptor, and was late then.
+pub fn no_descriptor() -> Reason {
+    Reason::Io(Peer::Upstream, (&std::io::Error::from(Errno::MFILE)).into())
 }
 
 /// True if another upstream may be dialled after a dial that ended so. Otherwise the client, the
@@ -377,6 +393,14 @@ fn failed(wait_error: WaitError) -> End {
     late(wait_error, Stage::Dial)
 }
 
+/// The end of a dial of addresses. One that was late after a wait for a descriptor says so.
+fn late_dial(has_waited: &Cell<bool>, wait_error: WaitError) -> End {
+    match wait_error {
+        WaitError::Late if has_waited.get() => End::failed(no_descriptor()),
+        other => failed(other),
+    }
+}
+
 /// The end of a wait during this stage.
 fn late(wait_error: WaitError, stage: Stage) -> End {
     let when = When::During(stage);
@@ -442,8 +466,6 @@ fn refused(reason: Reason) -> End {
 
 #[cfg(test)]
 mod tests {
-    use eyelet_sys::Errno;
-
     use super::*;
 
     #[test]
@@ -457,11 +479,14 @@ mod tests {
             (Errno::ADDRNOTAVAIL, false),
             (Errno::NOBUFS, false),
             (Errno::NOMEM, false),
+            (Errno::NOSPC, false),
         ] {
             let reason = Reason::Io(Peer::Upstream, (&std::io::Error::from(error)).into());
             assert_eq!(is_upstream_down(&reason), is_down, "{error:?}");
+            assert_eq!(is_own_shortage(&reason), !is_down, "{error:?}");
             assert!(may_dial_another(&reason), "{error:?}");
         }
         assert!(!is_upstream_down(&Reason::Drained(None)));
+        assert!(is_own_shortage(&no_descriptor()) && !is_upstream_down(&no_descriptor()));
     }
 }

@@ -1,6 +1,7 @@
 //! Active checks of upstreams: each is asked again and again, by a task of one worker, whether it
 //! is up. The task ends when no rule wants the check any more.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -11,12 +12,12 @@ use std::time::Duration;
 use eyelet_balance::group::Member;
 use eyelet_config::{HttpAddress, HttpUpstream, TerminateUpstream, UpstreamCheck};
 use eyelet_resolve::connect::DialOptions;
-use eyelet_resolve::dial::{DialTarget, dial as dial_target};
+use eyelet_resolve::dial::{DialTarget, dial as dial_target, is_own_shortage, no_descriptor};
 use eyelet_telemetry::info::ConnectionInfo;
-use eyelet_telemetry::reason::Reason;
+use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_wire::proxy::{Command, Tlvs, V2_WRITTEN_BYTES_MAX, write_v2};
 use http::{Request, header, request};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::Upstream;
 use crate::dial::{DialTerms, Dialled, Dialler, dial, spoken};
@@ -49,9 +50,9 @@ enum CheckError {
 }
 
 impl CheckError {
-    /// True if this host has no local port left: no word about the upstream.
+    /// True if this process or host lacked something for it: no word about the upstream.
     fn is_own_shortage(&self) -> bool {
-        matches!(self, Self::Failed(Reason::NoLocalPort(lack)) if lack.is_in_use())
+        matches!(self, Self::Failed(reason) if is_own_shortage(reason))
     }
 }
 
@@ -86,10 +87,7 @@ impl Drop for Checking {
 async fn check_on(newest: impl Fn() -> Option<Rc<Dialler>>, checking: Checking) {
     let member = &checking.0;
     while let Some(dialler) = newest().filter(|dialler| is_wanted(dialler, member)) {
-        let result = match timeout(LIMIT, check(&dialler, member)).await {
-            Ok(result) => result,
-            Err(_) => Err(CheckError::Late),
-        };
+        let result = check(&dialler, member).await;
         if !result.as_ref().is_err_and(CheckError::is_own_shortage) {
             member.health.checked(dialler.engine.now_unix_ms(), result);
         }
@@ -109,6 +107,7 @@ fn is_wanted(dialler: &Dialler, member: &Arc<Member>) -> bool {
     !is_ending(dialler) && checked.any(|wanted| Arc::ptr_eq(wanted, member))
 }
 
+/// Checks an upstream once, in [`LIMIT`].
 async fn check(dialler: &Dialler, member: &Member) -> Result<(), CheckError> {
     match (&member.check, &member.upstream) {
         (Some(UpstreamCheck::Get(path)), TerminateUpstream::Http(to)) => {
@@ -127,10 +126,17 @@ async fn check(dialler: &Dialler, member: &Member) -> Result<(), CheckError> {
                     }
                 },
             };
-            let options = DialOptions { sources: member.sources.some(), ..Default::default() };
-            let dialled =
-                dial_target(&dialler.names, &dialler.engine, &info(), &target, &options).await;
-            dialled.map(drop).map_err(|undialled| CheckError::Failed(undialled.end.reason))
+            let (has_waited, sources) = (Cell::new(false), member.sources.some());
+            let options =
+                DialOptions { sources, has_waited: Some(&has_waited), ..Default::default() };
+            let info = info();
+            let dial = dial_target(&dialler.names, &dialler.engine, &info, &target, &options);
+            match timeout(LIMIT, dial).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(undialled)) => Err(undialled.end.reason.into()),
+                Err(_) if has_waited.get() => Err(no_descriptor().into()),
+                Err(_) => Err(CheckError::Late),
+            }
         }
     }
 }
@@ -150,25 +156,31 @@ async fn ask(
     };
     let preface = room.get(..length).unwrap_or_default();
     let spoken = spoken(to, false);
-    let (sources, wait) = (member.sources.some(), LIMIT);
+    let (sources, wait, late_at) = (member.sources.some(), LIMIT, Instant::now() + LIMIT);
     let terms = DialTerms { spoken, preface, wait, balanced: None, sources, is_early: false };
     let dialled = dial(dialler, to, terms, &info()).await;
     let (parts, host) = head(to, path)?;
     let forwarded = Rc::default();
     let request = UpstreamRequest::without_body(&parts, &host, &forwarded);
-    let mut upstream = match dialled.map_err(|failure| CheckError::Failed(failure.reason))? {
+    let mut upstream = match dialled.map_err(|failure| failure.reason)? {
         Dialled::Http1(connection) => Upstream::Http1(connection),
         Dialled::Http2(connection) => {
             let asked = Http2Connection::ask(&connection, &request).ok_or(NoAnswer::Unread)?;
             Upstream::Http2(Box::new(asked))
         }
     };
+    let answered = timeout_at(late_at, answer(&mut upstream, &request)).await;
+    answered.unwrap_or(Err(CheckError::Late))
+}
+
+/// Sends the request of a check, and reads its answer.
+async fn answer(upstream: &mut Upstream, request: &UpstreamRequest<'_>) -> Result<(), CheckError> {
     let mut queue = WriteQueue::default();
-    queue.push_head(upstream.head(&request));
+    queue.push_head(upstream.head(request));
     let sent = poll_fn(|task| upstream.poll_send(task, &mut queue)).await;
     sent.map_err(|_| NoAnswer::Dead)?;
     for _ in 0..=INTERIM_MAX {
-        let asked = HeadAsked { method: &parts.method, may_be_lines: false };
+        let asked = HeadAsked { method: &request.parts.method, may_be_lines: false };
         let answer = poll_fn(|task| upstream.poll_head(task, asked)).await;
         let status = answer?.status();
         if status.is_success() || status.is_redirection() {
@@ -190,6 +202,15 @@ fn head(to: &HttpUpstream, path: &str) -> Result<(request::Parts, String), Check
     let request = Request::get(uri).header(header::USER_AGENT, "eyelet-check").body(());
     let request = request.map_err(|_| CheckError::Failed(Reason::Internal("a check's path")))?;
     Ok((request.into_parts().0, host))
+}
+
+impl From<Reason> for CheckError {
+    fn from(reason: Reason) -> Self {
+        match reason {
+            Reason::Timeout(Limit::Connect, None) => Self::Late,
+            reason => Self::Failed(reason),
+        }
+    }
 }
 
 impl From<NoAnswer> for CheckError {

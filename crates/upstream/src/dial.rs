@@ -1,6 +1,6 @@
 //! Dials an upstream: names, addresses, TLS, and the version of HTTP.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use eyelet_balance::sources::SourceAddresses;
 use eyelet_config::{HttpAddress, HttpUpstream, UpstreamHttp2, UpstreamTls};
 use eyelet_engine::worker::Worker;
 use eyelet_resolve::connect::{Balanced, DialOptions};
-use eyelet_resolve::dial::{DialTarget, Guard, dial as dial_target};
+use eyelet_resolve::dial::{DialTarget, Guard, dial as dial_target, no_descriptor};
 use eyelet_resolve::names::Names;
 use eyelet_sys::memory::long_rc::LongRc;
 use eyelet_telemetry::info::ConnectionInfo;
@@ -98,9 +98,9 @@ pub async fn dial(
         shared(address.map_or_else(|| to.address.to_string(), |address| address.to_string()))
     };
     let engine = &dialler.engine;
-    let began = engine.begins();
+    let (began, has_waited) = (engine.begins(), Cell::new(false));
     let begun = async {
-        let dial = OneDial { dialler, to, terms: &terms, info };
+        let dial = OneDial { dialler, to, terms: &terms, info, has_waited: &has_waited };
         let (socket, http2, open) = dial.connect(&mut address).await?;
         let descriptor = Descriptor::new(engine, open);
         let dialled = address.map(|address| (address.ip().to_canonical(), Instant::now()));
@@ -122,6 +122,7 @@ pub async fn dial(
             return Ok(dialled);
         }
         Ok(Err(failure)) => failure,
+        Err(_) if has_waited.get() => no_descriptor(),
         Err(_) => Reason::Timeout(Limit::Connect, None),
     };
     Err(DialFailure { name: name(address), reason })
@@ -146,6 +147,8 @@ struct OneDial<'a> {
     to: &'a HttpUpstream,
     terms: &'a DialTerms<'a>,
     info: &'a ConnectionInfo,
+    /// See [`DialOptions::has_waited`].
+    has_waited: &'a Cell<bool>,
 }
 
 impl OneDial<'_> {
@@ -155,7 +158,7 @@ impl OneDial<'_> {
         self,
         address: &mut Option<SocketAddr>,
     ) -> Result<(Socket, bool, Vec<OpenExchange>), Reason> {
-        let Self { dialler, to, info, terms } = self;
+        let Self { dialler, to, info, terms, has_waited } = self;
         let DialTerms { spoken, preface, balanced, sources, .. } = *terms;
         let by_knowledge = spoken == Spoken::Http2;
         let failed = |error: io::Error| Reason::Io(Peer::Upstream, (&error).into());
@@ -170,7 +173,9 @@ impl OneDial<'_> {
         };
         // A relay's writes are the client's: with first bytes a small one would wait for an answer.
         let balanced_to = balanced.as_ref();
-        let options = DialOptions { balanced: balanced_to, sources, ..DialOptions::default() };
+        let has_waited = Some(has_waited);
+        let options =
+            DialOptions { balanced: balanced_to, sources, has_waited, ..DialOptions::default() };
         let dialled = dial_target(&dialler.names, &dialler.engine, info, &target, &options).await;
         let mut connected = dialled.map_err(|undialled| undialled.end.reason)?;
         let mut open: Vec<OpenExchange> = connected.source.take().into_iter().collect();

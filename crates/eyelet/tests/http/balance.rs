@@ -8,7 +8,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
 use super::resting::listed;
@@ -23,6 +25,8 @@ const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/answe
 const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 /// Requests of the test in which an application dies.
 const REQUESTS: usize = 1_000;
+/// Two checks of two seconds, each with the pause of two seconds before it, and a little.
+const CHECKS: Duration = Duration::from_millis(8_500);
 
 /// An edge before a list of applications.
 struct Balanced {
@@ -185,6 +189,30 @@ fn a_check_takes_an_application_out_and_brings_it_back() {
     folder.write("one", "302");
     web.edge.wait_log(&format!("{name} is up again after "));
     until("an answer of the one that is back", || (answers(&mut client) == ports[0]).then_some(()));
+}
+
+/// A check that finds no descriptor says nothing about the application.
+#[test]
+fn a_check_without_a_descriptor_takes_nobody_down() {
+    for check in ["connect", "/healthz"] {
+        let app = Upstream::http();
+        let web = Balanced::new(&[app.address], &format!("upstream_check = \"{check}\""), "");
+        until("a check", || (app.accepted() > 0).then_some(()));
+        let before = set_limit(web.edge.pid(), Some(1));
+        // Two of them have failed by then, with the pause between them.
+        thread::sleep(CHECKS);
+        let accepted = app.accepted();
+        set_limit(web.edge.pid(), before);
+        until("another check", || (app.accepted() > accepted).then_some(()));
+        assert!(!web.edge.log().contains("is down"), "{check}: {}", web.edge.log());
+        assert_eq!(get(&mut web.connect(), "/").status, 200);
+    }
+}
+
+/// Sets the number of descriptors that a process may have. Returns the one before.
+fn set_limit(pid: Pid, most: Option<u64>) -> Option<u64> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    prlimit(Some(pid), Resource::Nofile, Rlimit { current: most, maximum }).unwrap().current
 }
 
 #[test]
