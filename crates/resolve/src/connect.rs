@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use eyelet_balance::group::{Group, Member};
-use eyelet_balance::sources::SourceAddresses;
+use eyelet_balance::sources::{SourceAddresses, SourceUse};
 use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
 use eyelet_engine::worker::Registration;
 use eyelet_engine::worker::WaitError;
@@ -245,8 +245,11 @@ impl NoSource {
     }
 
     fn no_port(sources: &SourceAddresses, upstream: SocketAddr) -> Self {
-        let own = || sources.addresses().filter(|ip| ip.is_ipv4() == upstream.is_ipv4());
-        let in_use = sources.in_use().into_iter().filter(|of| of.upstream == upstream);
+        // The ports of an address that cannot be bound are nobody's.
+        let usable = || sources.faulty().filter(|(_, is_faulty)| !is_faulty).map(|(ip, _)| ip);
+        let own = || usable().filter(|ip| ip.is_ipv4() == upstream.is_ipv4());
+        let is_own = |of: &SourceUse| of.upstream == upstream && own().any(|ip| ip == of.source);
+        let in_use = sources.in_use().into_iter().filter(is_own);
         let (used, all) = (in_use.map(|of| of.used).sum(), sources.ports() * own().count());
         match all.saturating_sub(used) {
             0 => Self::NoPort { upstream, sources: listed(own()) },
@@ -273,7 +276,7 @@ impl From<NoSource> for io::Error {
 fn listed(all: impl Iterator<Item = IpAddr>) -> String {
     let all: Vec<String> = all.map(|ip| ip.to_string()).collect();
     match all.get(SOURCES_NAMED_MAX..).filter(|others| !others.is_empty()) {
-        _ if all.is_empty() => "no address of its family".to_owned(),
+        _ if all.is_empty() => "no address that can be used".to_owned(),
         None => all.join(", "),
         Some(others) => {
             format!("{} and {} more", all[..SOURCES_NAMED_MAX].join(", "), others.len())
@@ -326,11 +329,11 @@ pub struct Dial<'a, O> {
     pub options: &'a DialOptions<'a>,
     /// It leads to a listener of this edge, which will recognise it by both its ends.
     pub to_listener: bool,
+    /// True once it has waited for a descriptor.
+    pub has_waited: Cell<bool>,
 }
 
 /// The event that a dial of several addresses goes on with.
-    /// True once it has waited for a descriptor.
-    pub has_waited: Cell<bool>,
 enum Next {
     /// This attempt has ended.
     Ended(usize),
@@ -374,11 +377,11 @@ impl<O: Owner> Dial<'_, O> {
         address: SocketAddr,
         fast_open: bool,
     ) -> Result<Begun<O::Registration>, WaitError> {
+        self.has_waited.set(true);
+        self.options.has_waited.inspect(|told| told.set(true));
         loop {
             self.owner.in_time()?;
             sleep(RETRY_DELAY).await;
-        self.has_waited.set(true);
-        self.options.has_waited.inspect(|told| told.set(true));
             match self.begin_only(address, fast_open) {
                 Err(error) if is_out_of_descriptors(&error) => {}
                 begun => return Ok(begun?),

@@ -191,6 +191,26 @@ fn an_address_that_is_not_there_is_named_and_the_other_serves() {
     assert!(reason.starts_with("no local port: source_addresses: 10.78.0."), "{line}");
 }
 
+/// A port of the usable address may be free later, so that is the reason. The ports of the other
+/// one are nobody's.
+#[test]
+fn a_short_address_beside_one_that_is_not_there_is_the_reason() {
+    let Some(net) = network() else { return };
+    net.script(Place::Gateway, "sysctl -qw net.ipv4.ip_local_port_range=\"30000 30003\"");
+    let (folder, upstream) = (Folder::new(), socket_address(SERVER[0], 443));
+    let origin = net.listen(Place::Server, upstream);
+    let keys = format!("source_addresses = [\"{FOREIGN}\", \"{}\"]", SOURCES[0]);
+    let edge = net.edge(&folder, &config(&keys, ""));
+    let _open: Vec<_> = (0..4).map(|_| passes(&net, &origin)).collect();
+    for _ in 0..2 {
+        let refused = ask(&net);
+        let line = edge.line_of(refused.local_addr().unwrap());
+        let reason = "no local port: all are in use to 198.51.100.10:443 from 10.78.0.8; add \
+                      one to `source_addresses`";
+        assert_eq!((&line["outcome"], &line["reason"]), (&"failed".into(), &reason.into()));
+    }
+}
+
 /// Kept connections of HTTP upstreams, and checks, are dialled from them, too.
 #[test]
 fn requests_and_checks_come_from_the_addresses() {
