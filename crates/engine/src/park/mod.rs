@@ -592,7 +592,6 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
         Relay::Splice(_) => {}
         Relay::Held(held) => {
             if let Some(answer) = held::last_answer(held) {
-                held::drop_unread(client, &mut worker.buffers.borrow_mut().input);
                 let _ = socket::send(client.as_fd(), &answer);
                 is_answered = true;
             }
@@ -626,14 +625,16 @@ pub(crate) fn close(worker: &Rc<Worker>, key: Key, reason: Reason) {
             of_upstreams = resting::for_upstreams(worker, flow);
         }
     }
+    // The client of a WebSocket answers the close frame, and one with a state may just be sending.
+    // A reset would overtake what it reads.
+    if reason.class() == Class::Shed && std::mem::take(&mut is_answered) {
+        held::drop_unread(client, &mut worker.buffers.borrow_mut().input);
+    }
     for (nth, bytes) in of_upstreams {
         // One that has not read for long sees only the FIN.
         let socket = table.upstream_at(key, nth);
         let _ = socket.map(|socket| socket::send(socket, &bytes));
     }
-    // The client of a WebSocket answers the close frame, and one with a state may just be sending.
-    // A reset would overtake what it reads.
-    is_answered &= reason.class() != Class::Shed;
     drop(table);
     let last = match (is_cut, is_answered) {
         (true, _) => Last::Reset,

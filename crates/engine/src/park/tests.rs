@@ -1,7 +1,9 @@
 //! Tests of parking, and parked connections for those of others.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,6 +19,7 @@ use eyelet_relay::terminate::Terminated;
 use eyelet_relay::{Flow, KeptExchanges};
 use eyelet_telemetry::info::{Decided, Parked};
 use eyelet_telemetry::listing::streams::{StreamCounts, StreamKind};
+use eyelet_telemetry::reason::Shed;
 
 mod further;
 mod shared;
@@ -122,6 +125,19 @@ fn parked_as(
     handle.give_holds(holds);
     park(&handle, &mut info, relay);
     (key, peer)
+}
+
+/// What its client has just sent makes no reset that overtakes its last bytes.
+#[test]
+fn a_client_with_a_state_reads_its_last_bytes_when_it_is_shed() {
+    let worker = worker();
+    let (key, client) = with_state_and_client(&worker, PackedBytes::own(&[7; 90]));
+    let mut client = UnixStream::from(client);
+    client.write_all(&[b'x'; 3_000]).unwrap();
+    close(&worker, key, Reason::Shed(Shed::Idle));
+    let mut said = Vec::new();
+    client.read_to_end(&mut said).unwrap();
+    assert!(!said.is_empty(), "close_notify");
 }
 
 /// Two connections of one source have the same fields. Whichever of them stays pays for a part.
