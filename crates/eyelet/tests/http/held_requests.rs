@@ -468,3 +468,35 @@ fn check_teaches_what_a_hold_rule_on_requests_needs() {
         assert!(said.contains(expected), "{to}: {said}");
     }
 }
+
+/// Where a reload has another rule take the one that waited, its verdict is for no later one.
+#[test]
+fn a_verdict_that_is_not_taken_is_for_no_later_request() {
+    let (scene, file) = Scene::replaced("");
+    let reload = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let said = scene.reload(&file);
+        assert!(said.status.success(), "{said:?}");
+    };
+    let text = std::fs::read_to_string(&file).unwrap();
+    let by_path = text.replace("method = \"GET\"", "path = \"/read\"");
+    let by_path = by_path.replace("method = [\"POST\", \"DELETE\"]\n", "");
+    reload(&by_path);
+    let mut client = scene.client();
+    // The field is nothing to rules that ask for no methods.
+    let head = "POST /api/one HTTP/1.1\r\nHost: app.test\r\nContent-Length: 0\r\n\
+                X-HTTP-Method-Override: DELETE\r\n\r\n";
+    client.write_all(head.as_bytes()).unwrap();
+    client.flush().unwrap();
+    scene.waiting("POST /api/one", 1);
+    let refuse = "[[rule]]\nname = \"no\"\nsni = \"app.test\"\naction = \"refuse\"\n\
+                  method = \"DELETE\"\n[[rule]]\nname = \"read\"";
+    reload(&by_path.replace("[[rule]]\nname = \"read\"", refuse));
+    scene.allow(&["--path", "/api/one"]);
+    assert_eq!(hear(&mut client, "POST").status, 403);
+    ask(&mut client, "POST", "/api/one", b"");
+    scene.waiting("POST /api/one", 1);
+    assert_eq!(*scene.seen.lock().unwrap(), [""; 0]);
+    scene.allow(&["--path", "/api/one"]);
+    assert_eq!(said(&hear(&mut client, "POST")), "POST /api/one with 0");
+}

@@ -119,13 +119,15 @@ impl IncomingRequest<'_, '_> {
     async fn exchange_held(
         &mut self,
         served: &ServedConnection,
-        HeldRuling { by, key }: HeldRuling,
+        HeldRuling { by, key, given }: HeldRuling,
     ) -> ExchangeEnd {
         let ruled = by.as_deref().unwrap_or(served);
-        let waited = match check(ruled, self.request) {
+        let waited = match (check(ruled, self.request), key, given) {
             // Nobody is asked about what is refused anyway.
-            Err(_) => None,
-            Ok(_) => Some(self.wait_for_verdict(served, ruled, key).await),
+            (Err(_), _, _) => None,
+            (Ok(_), None, _) => Some(Waited::Refused(Reason::Held(HeldEnd::TooLong), 0)),
+            (Ok(_), Some(_), Some(given)) => Some(Waited::Decided(*given)),
+            (Ok(_), Some(key), None) => Some(self.wait_for_verdict(served, ruled, key).await),
         };
         let (mut held, mut waited_ms) = (None, 0);
         let refusal = match waited {

@@ -57,12 +57,15 @@ impl ServedConnection {
         request: &request::Parts,
         traits: RequestTraits<'_>,
     ) -> RequestRuling {
+        // It is for this request alone, whatever becomes of that.
+        let given = own.verdict.take();
+        let held_by = given.as_ref().map(|given| &*given.key.rule).or(traits.held_by);
         let (rule, reason) = match verdict_on(&self.http, route, request, traits) {
             Verdict { rule: Some(RuleId(rule)), refuse: None } => {
                 let by = if rule == route.rule {
                     None
                 } else {
-                    self.count_decision(rule, traits.held_by);
+                    self.count_decision(rule, held_by);
                     self.serve_rule(route, own, rule)
                 };
                 let ruled = by.as_deref().unwrap_or(self);
@@ -72,7 +75,8 @@ impl ServedConnection {
                 match (by, key) {
                     (None, _) if rule != route.rule => (Some(rule), OTHER_HANDSHAKE),
                     (by, Some(key)) => {
-                        return RequestRuling::Held(Box::new(HeldRuling { by, key }));
+                        let given = given.filter(|given| key.as_ref() == Some(&given.key));
+                        return RequestRuling::Held(Box::new(HeldRuling { by, key, given }));
                     }
                     (None, None) => return RequestRuling::Own,
                     (Some(other), None) => return RequestRuling::Other(other),
@@ -81,7 +85,7 @@ impl ServedConnection {
             Verdict { rule, refuse } => {
                 let rule = rule.map(|rule| rule.0);
                 if let Some(rule) = rule.filter(|rule| *rule != route.rule) {
-                    self.count_decision(rule, traits.held_by);
+                    self.count_decision(rule, held_by);
                 }
                 let reason =
                     refuse.map_or(OTHER_HANDSHAKE, |why| Reason::RefusedRequest(why.text()));
@@ -97,8 +101,7 @@ impl ServedConnection {
     fn count_decision(&self, rule: u32, held_by: Option<&str>) {
         let rules = &self.http.shared.config.rules;
         let name = usize::try_from(rule).ok().and_then(|rule| rules.get(rule)).map(|it| it.name);
-        let has_held = |name: &str| held_by == Some(name) || self.has_verdict_by(name);
-        if !name.is_some_and(has_held) {
+        if name.is_none() || name != held_by {
             self.http.count_decision(rule);
         }
     }

@@ -23,6 +23,8 @@ pub struct HeldRuling {
     pub by: Option<Rc<ServedConnection>>,
     /// The question about it. `None`: its path is too long for that.
     pub key: Option<HoldKey>,
+    /// The verdict on it, if it was held while its connection was parked.
+    pub given: Option<Box<GivenVerdict>>,
 }
 
 /// The first client of a question.
@@ -84,20 +86,5 @@ impl ServedConnection {
         if let Some(own) = self.requests.of_connection() {
             own.verdict.set(Some(Box::new(given)));
         }
-    }
-
-    /// True if the next request was held by the rule of this name, and has its verdict.
-    pub(super) fn has_verdict_by(&self, rule: &str) -> bool {
-        let Some(own) = self.requests.of_connection() else { return false };
-        let given = own.verdict.take();
-        let is_its = given.as_ref().is_some_and(|given| *given.key.rule == *rule);
-        own.verdict.set(given);
-        is_its
-    }
-
-    /// Takes the verdict on the request that was held. It counts if the same is asked.
-    pub fn take_verdict(&self, key: &HoldKey) -> Option<GivenVerdict> {
-        let given = self.requests.of_connection()?.verdict.take();
-        given.map(|given| *given).filter(|given| given.key == *key)
     }
 }

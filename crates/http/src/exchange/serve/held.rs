@@ -45,18 +45,13 @@ pub enum Waited {
 }
 
 impl IncomingRequest<'_, '_> {
-    /// Asks about a request that `served` serves, and waits for the verdict. Its connection may
-    /// have it already.
+    /// Asks about a request that `served` serves, and waits for the verdict.
     pub async fn wait_for_verdict(
         &mut self,
         connection: &ServedConnection,
         served: &ServedConnection,
-        key: Option<HoldKey>,
+        key: HoldKey,
     ) -> Waited {
-        let Some(key) = key else { return Waited::Refused(Reason::Held(HeldEnd::TooLong), 0) };
-        if let Some(given) = connection.take_verdict(&key) {
-            return Waited::Decided(given);
-        }
         let begun = self.stream.as_http2().and_then(|two| two.take_wait(&key));
         let (since, timeout) = match &begun {
             Some(WaitBegun { since, wait, .. }) => (*since, *wait),
