@@ -2,7 +2,7 @@
 //! is refused gets 403, which names the rule, and its connection lives.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -13,8 +13,8 @@ use crate::support::client::Offer;
 use crate::support::edge::{LISTENER, eyelet};
 use crate::support::program::{need, output};
 use crate::support::upstream::nobody;
-use crate::support::web::hear;
-use crate::support::{A_WHILE, Edge, Pki, Upstream};
+use crate::support::web::{get, hear};
+use crate::support::{A_WHILE, Edge, Pki, Tls, Upstream};
 
 /// The request lines that an application got. It answers with them.
 type Seen = Arc<Mutex<Vec<String>>>;
@@ -280,32 +280,79 @@ fn a_splice_behind_a_rule_on_requests_is_refused() {
     assert_eq!(line["reason"], "the requests of this connection are not read", "{line}");
 }
 
-/// A rule of the newest configuration serves it only if it takes its method and path.
-#[test]
-fn a_request_that_waits_is_asked_of_the_rules_of_a_reload() {
-    let pki = Pki::new();
-    let (app, seen) = application("app");
-    let (_socket, nobody) = nobody();
-    let start = |path: &str, new_path: &str| {
-        let wait = "upstream_wait = \"4s\"";
-        let first = rule("read", &app, &format!("path = \"{path}\"\n{wait}"));
-        let first = first.replace(&app.address.to_string(), &nobody.to_string());
-        let second = rule("read", &app, &format!("path = \"{new_path}\"\n{wait}"));
-        let config = |rules: &str| format!("workers = 1\n{LISTENER}{rules}");
-        let file = pki.folder.write("edge.toml", config(&first));
+/// An edge whose upstream is not there, and a request that waits for it.
+struct WaitingRequest {
+    pki: Pki,
+    edge: Edge,
+    client: Tls,
+}
+
+impl WaitingRequest {
+    fn new(pki: Pki, rules: &str) -> Self {
+        let file = pki.folder.write("edge.toml", config(rules));
         let mut command = eyelet(&pki.folder);
         command.arg("serve").arg(&file);
         let edge = Edge::spawn(command, 1);
         let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
-        let head = format!("GET {path} HTTP/1.1\r\nHost: app.test\r\n\r\n");
-        client.write_all(head.as_bytes()).unwrap();
+        client.write_all(b"GET /a HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
         std::thread::sleep(A_WHILE);
-        pki.folder.write("edge.toml", config(&second));
-        let said = output(eyelet(&pki.folder).arg("reload").arg(&file));
+        Self { pki, edge, client }
+    }
+
+    fn reload(&self, rules: &str) {
+        let file = self.pki.folder.write("edge.toml", config(rules));
+        let said = output(eyelet(&self.pki.folder).arg("reload").arg(file));
         assert!(said.status.success(), "{}", said.text);
-        hear(&mut client, "GET").status
-    };
-    assert_eq!(start("/a", "/b"), 503);
-    assert_eq!(*seen.lock().unwrap(), [""; 0]);
-    assert_eq!(start("/a", "/*"), 200);
+    }
+}
+
+fn config(rules: &str) -> String {
+    format!("workers = 1\n{LISTENER}{rules}")
+}
+
+/// A rule on requests for an application, and the same for this address.
+fn by_path(app: &Upstream, nobody: SocketAddr) -> (String, String) {
+    let there = rule("read", app, "path = \"/*\"\nupstream_wait = \"20s\"");
+    (there.clone(), there.replace(&app.address.to_string(), &nobody.to_string()))
+}
+
+/// A rule of the newest configuration serves it only if it takes its method and path. If none does,
+/// it is refused at once, although its upstream may come.
+#[test]
+fn a_request_that_waits_is_asked_of_the_rules_of_a_reload() {
+    let (app, seen) = application("app");
+    let (_socket, nobody) = nobody();
+    let (all, waits) = by_path(&app, nobody);
+    let others = all.replace("/*", "/b");
+    for (rules, status) in [
+        (others.clone(), 403),
+        (refuse("no", "path = \"/a\"") + &all, 403),
+        (waits.replace("app.test", "other.test"), 421),
+        // Nobody was asked about it.
+        (all.replace("\"terminate\"", "\"hold\""), 421),
+        (all.clone(), 200),
+    ] {
+        let mut waiting = WaitingRequest::new(Pki::new(), &waits);
+        waiting.reload(&rules);
+        assert_eq!(hear(&mut waiting.client, "GET").status, status, "{rules}");
+        assert_eq!(seen.lock().unwrap().len(), usize::from(status == 200));
+        if status == 403 {
+            let line = waiting.edge.line("the request", |line| line["http"]["path"] == "/a");
+            assert_eq!(line["http"]["status"], 403, "{line}");
+        }
+    }
+}
+
+/// What it got its response from is not kept for the upstream that it waited for.
+#[test]
+fn a_connection_of_the_newest_rules_is_kept_for_no_other_upstream() {
+    let (app, seen) = application("app");
+    let (_socket, nobody) = nobody();
+    let (there, nowhere) = by_path(&app, nobody);
+    let mut waiting = WaitingRequest::new(Pki::new(), &nowhere);
+    waiting.reload(&there);
+    assert_eq!(hear(&mut waiting.client, "GET").status, 200);
+    waiting.reload(&nowhere.replace("20s", "0s"));
+    assert_eq!(get(&mut waiting.client, "/a").status, 503);
+    assert_eq!(seen.lock().unwrap().len(), 1);
 }

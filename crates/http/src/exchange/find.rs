@@ -23,6 +23,7 @@ use eyelet_downstream::client::failure::Failure;
 use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::connection::route::{Route, RouteTarget};
 use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_downstream::connection::served_connection::by_request::NewerRoute;
 use eyelet_downstream::connection::worker::Http;
 use eyelet_upstream::Upstream;
 use eyelet_upstream::dial::{self, DialFailure, DialTerms, Dialled, spoken};
@@ -195,7 +196,14 @@ impl Exchange<'_, '_> {
                 _ => return Err(self.give_up(failure)),
             }
             (*tried, dials.began) = (Tried::default(), None);
-            newer = newer_route(served, request).or(newer);
+            match served.newer_route(request.parts) {
+                NewerRoute::Refused(reason) => return Err(Failure::Answer(reason)),
+                // A secret is for the upstreams that it was given for.
+                NewerRoute::Other(http, route) if !request.carries_secret => {
+                    newer = Some((http, route));
+                }
+                NewerRoute::Other(..) | NewerRoute::Same => {}
+            }
         }
     }
 
@@ -280,15 +288,6 @@ impl Dial<'_> {
         tried.add(self.index);
         tried.count() < group.members.len()
     }
-}
-
-/// The route under a newer configuration, if its rules take the request. A secret is for the
-/// upstreams that it was given for.
-fn newer_route(
-    served: &ServedConnection,
-    request: &UpstreamRequest<'_>,
-) -> Option<(Rc<Http>, Route)> {
-    if request.carries_secret { None } else { served.newer_route(request.parts) }
 }
 
 /// True if the request may leave before the upstream has spoken HTTP/2: it does no harm twice, and

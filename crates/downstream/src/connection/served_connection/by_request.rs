@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use eyelet_config::Action;
-use eyelet_policy::{RequestFacts, RuleId, Verdict};
+use eyelet_policy::{Refusal, RequestFacts, RuleId, Verdict};
 use eyelet_telemetry::info::Outcome;
 use eyelet_telemetry::reason::Reason;
 use http::{HeaderMap, HeaderName, Method, request};
@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, Method, request};
 use super::held_request::HeldRuling;
 use super::refused_request::RefusedRequest;
 use super::{OwnRequests, ServedConnection, ServedRequests};
-use crate::connection::intermediary::outcome_of;
+use crate::connection::intermediary::{Intermediary, outcome_of};
 use crate::connection::route::Route;
 use crate::connection::worker::Http;
 use eyelet_resting::ruling::Shadows;
@@ -37,6 +37,16 @@ pub enum RequestRuling {
     Held(Box<HeldRuling>),
     /// It is refused, and this answers it.
     Refused(Box<ServedConnection>, Reason),
+}
+
+/// The newest configuration's answer about a request that waits for its upstream.
+pub enum NewerRoute {
+    /// It waits on by its own route: there was no reload, or it may go only where it was to go.
+    Same,
+    /// It goes on by this route.
+    Other(Rc<Http>, Route),
+    /// No rule takes it any more.
+    Refused(Reason),
 }
 
 impl ServedConnection {
@@ -87,9 +97,7 @@ impl ServedConnection {
                 if let Some(rule) = rule.filter(|rule| *rule != route.rule) {
                     self.count_decision(rule, held_by);
                 }
-                let reason =
-                    refuse.map_or(OTHER_HANDSHAKE, |why| Reason::RefusedRequest(why.text()));
-                (rule, reason)
+                (rule, refuse.map_or(OTHER_HANDSHAKE, refused))
             }
         };
         let mut refused = self.on_connection(self.rule.of_request(None));
@@ -106,29 +114,53 @@ impl ServedConnection {
         }
     }
 
-    /// The route of a request by the newest configuration, if there was a reload and its rules take
-    /// the request too.
-    pub fn newer_route(&self, request: &request::Parts) -> Option<(Rc<Http>, Route)> {
-        let http = self.http.newer()?;
+    /// Decides a request that waits for its upstream by the newest configuration.
+    pub fn newer_route(&self, request: &request::Parts) -> NewerRoute {
+        // The task of a proxy's client decides its requests, and what it decided them by.
+        let is_proxied = matches!(self.rule.intermediary, Intermediary::Proxy { .. });
+        let Some(http) = self.http.newer().filter(|_| !is_proxied) else {
+            return NewerRoute::Same;
+        };
         let (mut info, has_preface) = (self.info.copy(), !self.preface.is_empty());
-        let mut route = Route::of(&http, &mut info, has_preface, || None)?;
+        let Some(mut route) = Route::of(&http, &mut info, has_preface, || None) else {
+            return NewerRoute::Refused(Reason::RuleGone);
+        };
         if !route.by_request.is_empty() {
             // The CONNECT of a WebSocket is the only one that comes here.
             let is_websocket = request.method == Method::CONNECT;
             let traits = RequestTraits { is_websocket, may_have_others: true, held_by: None };
-            let verdict = verdict_on(&http, &route, request, traits);
-            let Verdict { rule: Some(RuleId(rule)), refuse: None } = verdict else { return None };
-            if rule != route.rule {
-                route = route.of_request(&http, &info, (rule, has_preface))?;
+            match verdict_on(&http, &route, request, traits) {
+                Verdict { rule: Some(RuleId(rule)), refuse: None } if rule == route.rule => {}
+                Verdict { rule: Some(RuleId(rule)), refuse: None } => {
+                    match route.of_request(&http, &info, (rule, has_preface)) {
+                        Some(other) => route = other,
+                        None => return NewerRoute::Refused(OTHER_HANDSHAKE),
+                    }
+                }
+                Verdict { rule, refuse } => {
+                    http.count_refused_request(rule.map(|rule| rule.0));
+                    return NewerRoute::Refused(refuse.map_or(OTHER_HANDSHAKE, refused));
+                }
             }
         }
         if route.asks_about_requests() {
-            // Nobody was asked about it by that rule.
-            return None;
+            // Somebody has let it pass by this rule, or nobody was asked.
+            let is_its = self.rule_name() == Some(http.labels.rule(route.rule));
+            return match is_its && self.asks_about_requests() {
+                true => NewerRoute::Same,
+                false => NewerRoute::Refused(Reason::RuleGone),
+            };
         }
         // A request whose URLs were translated names the upstream that it was translated for.
-        let is_same = route.intermediary().authority() == self.rule.intermediary.authority();
-        is_same.then_some((http, route))
+        match route.intermediary().authority() == self.rule.intermediary.authority() {
+            true => NewerRoute::Other(http, route),
+            false => NewerRoute::Same,
+        }
+    }
+
+    fn rule_name(&self) -> Option<&str> {
+        let decided = &self.info.decided;
+        decided.rule.map(|rule| decided.labels.rule(rule))
     }
 
     /// Serves the requests of another rule.
@@ -207,6 +239,10 @@ impl ServedConnection {
         let rule = decided.rule.map(|rule| decided.labels.rule(rule));
         RefusedRequest { rule, message, reason: reason.to_string(), id: self.info.id }
     }
+}
+
+fn refused(why: Refusal) -> Reason {
+    Reason::RefusedRequest(why.text())
 }
 
 /// The verdict of the route's rules on a request.
