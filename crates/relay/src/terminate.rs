@@ -297,7 +297,11 @@ fn read_end(sockets: &Sockets<'_>, buffers: &mut Buffers, filled: usize) -> Opti
     let room = sockets.room(UPSTREAM, buffers)?;
     match buffers.piece {
         Some(_) => Some((filled + room).min(buffers.input.len())),
-        None => whole_records(sockets.client, &mut buffers.input, filled),
+        // One record, as the socket has room for no more: however many have come.
+        None => {
+            let input = &mut buffers.input[..RECORD_BYTES_MAX.max(filled)];
+            whole_records(sockets.client, input, filled)
+        }
     }
 }
 
@@ -465,4 +469,53 @@ fn send_sealed(
     let sent = if first { 0 } else { sockets.send(CLIENT, records)? };
     flow.hold(CLIENT, &records[sent..]);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use eyelet_memory::budget::Budget;
+    use eyelet_record::Suite;
+    use eyelet_telemetry::info::{ConnectionInfo, SharedInfo};
+
+    use super::*;
+    use crate::buffers::SHARE_BYTES;
+    use crate::ready::{Ready, WRITE};
+
+    /// A client's records may all be there before its upstream has taken one: while memory is short,
+    /// the next one is read once the socket has nothing more to send.
+    #[test]
+    fn one_record_at_a_time_is_read_while_memory_is_short() {
+        let (client, mut peer) = UnixStream::pair().unwrap();
+        let (upstream, mut application) = UnixStream::pair().unwrap();
+        let session =
+            |role| Session::tls13(role, Suite::Aes128Gcm, &[1; 32], &[2; 32], 0, 0).unwrap();
+        let (mut own, mut keys) = (session(Role::Client), Keys::new());
+        for _ in 0..4 {
+            let mut record = vec![0; own.record_len(PAYLOAD_BYTES_MAX)];
+            let sealed = own.seal(&mut keys, &mut record, PAYLOAD_BYTES_MAX).unwrap();
+            peer.write_all(&record[..sealed]).unwrap();
+        }
+        let mut terminated = Terminated { session: session(Role::Server), flow: Flow::default() };
+        let info = ConnectionInfo::new(0, 0, ([127, 0, 0, 1], 1).into());
+        let mut shared = SharedInfo::new(&Arc::new(Budget::new(64 << 20, 0)));
+        let (mut info, mut ready) = (info.park(&mut shared), Ready::default());
+        ready.add(CLIENT, READ | WRITE);
+        ready.add(UPSTREAM, WRITE);
+        let mut buffers = Buffers::new(SHARE_BYTES);
+        for records in 1..=4 {
+            let upstream = Some(upstream.as_fd());
+            let mut sockets = Sockets { client: client.as_fd(), upstream, ready: &mut ready };
+            let progress =
+                run(&mut terminated, &mut sockets, &mut info, &mut buffers, &|_, _, _| 0);
+            assert!(progress.goes_on(), "{progress:?}");
+            assert_eq!(info.bytes_to_upstream, (records * PAYLOAD_BYTES_MAX) as u64);
+            application.read_exact(&mut vec![0; PAYLOAD_BYTES_MAX]).unwrap();
+        }
+    }
 }
