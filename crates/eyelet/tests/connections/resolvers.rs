@@ -51,6 +51,10 @@ pub fn by_name(folder: &Folder, servers: &[&Dns], origin: SocketAddr, names: &[S
     Edge::start_whole(folder, &config, |_| ())
 }
 
+/// The time that an edge gives a resolver, which it asks twice.
+pub const RESOLVER: Duration = Duration::from_secs(5);
+const TRIES: usize = 5;
+
 /// Sends a hello. Returns what becomes of it, and how long that takes.
 pub fn ask(edge: &Edge, name: &str) -> (String, Duration) {
     let (mut client, began) = (edge.connect(), Instant::now());
@@ -62,6 +66,14 @@ pub fn ask(edge: &Edge, name: &str) -> (String, Duration) {
     let took = began.elapsed();
     let line = edge.line_of(address);
     (format!("{} {}", line["outcome"].as_str().unwrap(), line["reason"].as_str().unwrap()), took)
+}
+
+/// Has edges ask that remember nothing, until one takes less than this: a busy machine makes some
+/// slow, and a wait is in each. Returns what becomes of that hello.
+pub fn ask_quickly(limit: Duration, start: impl Fn() -> Edge, name: &str) -> String {
+    let mut asked = (0..TRIES).map(|_| ask(&start(), name));
+    let quick = asked.find(|(_, took)| *took < limit);
+    quick.unwrap_or_else(|| panic!("{name}: each of {TRIES} took {limit:?} or more")).0
 }
 
 fn is_spliced(edge: &Edge, name: &str) -> bool {
@@ -158,20 +170,17 @@ fn a_family_that_is_not_answered_is_not_waited_for() {
     ]);
     let folder = Folder::new();
     let origin = sink();
-    let edge = by_name(&folder, &[&dns], origin.address, &["four.test".to_owned()]);
-    // The resolver's own time is five seconds, twice.
-    let (said, took) = ask(&edge, "four.test");
-    assert!(said.starts_with("spliced") && took < Duration::from_secs(5), "{said} {took:?}");
+    let edge = |name: &str, to| by_name(&folder, &[&dns], to, &[name.to_owned()]);
+    let said = ask_quickly(RESOLVER, || edge("four.test", origin.address), "four.test");
+    assert!(said.starts_with("spliced"), "{said}");
     let Ok(listener) = TcpListener::bind("[::1]:0") else {
         eprintln!("skipped: a_family_that_is_not_answered_is_not_waited_for: no IPv6");
         return;
     };
     let to = listener.local_addr().unwrap();
-    let edge = by_name(&folder, &[&dns], to, &["six.test".to_owned()]);
-    let taken = thread::spawn(move || drop(listener.accept()));
-    let (said, took) = ask(&edge, "six.test");
-    assert!(said.starts_with("spliced") && took < Duration::from_secs(5), "{said} {took:?}");
-    taken.join().unwrap();
+    thread::spawn(move || listener.incoming().for_each(drop));
+    let said = ask_quickly(RESOLVER, || edge("six.test", to), "six.test");
+    assert!(said.starts_with("spliced"), "{said}");
 }
 
 #[test]
