@@ -538,6 +538,8 @@ fn left_alone(
         go_on(&|| running.is_finished()).await;
         let open = old.flows.table.borrow().open();
         let seen = (running.is_finished(), open, program.logged.borrow().len());
+        // What is left is not waited for.
+        old.settings.set(Settings { drain_timeout: Duration::ZERO, ..SETTINGS });
         add(Order::Drain);
         running.await.unwrap().unwrap();
         seen
