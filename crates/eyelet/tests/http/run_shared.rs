@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Command;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run::program;
 use crate::support::program::skip;
@@ -330,7 +330,7 @@ fn an_edge_that_is_killed_ends_its_projects_and_they_say_so() {
     let Some(network) = Network::new() else { return };
     let run = network.run("", "shop");
     let application = application(&run);
-    rustix::process::kill_process(network.edge(), Signal::KILL).unwrap();
+    kill_process(network.edge(), Signal::KILL).unwrap();
     let said = run.finish();
     assert!(said.text.contains("eyelet: the shared edge has ended: start this command again\n"));
     assert_eq!(said.status.code(), Some(1));
@@ -365,6 +365,25 @@ fn an_edge_of_another_version_is_named_with_what_to_do() {
     assert!(listed.text.contains("process 77 is a shared edge of Eyelet 0.1.9"), "{}", listed.text);
     assert_eq!(listed.status.code(), Some(1));
     old.join().unwrap();
+}
+
+/// An edge that was stopped is named, with what to do, and nobody waits for it for long.
+#[test]
+fn an_edge_that_does_not_answer_is_named_with_what_to_do() {
+    let Some(network) = Network::new() else { return };
+    let _run = network.run("", "shop");
+    let edge = network.edge();
+    kill_process(edge, Signal::STOP).unwrap();
+    let pid = edge.as_raw_nonzero();
+    for words in ["list", "stop shop"] {
+        let said = output(&mut network.eyelet(words));
+        let expected = format!("the shared edge (process {pid}) has not answered for 3 s");
+        assert!(said.text.contains(&expected), "{}", said.text);
+        assert!(said.text.contains(&format!("`kill -CONT {pid}` has it go on")), "{}", said.text);
+        assert_eq!(said.status.code(), Some(1), "{words}");
+    }
+    kill_process(edge, Signal::CONT).unwrap();
+    assert!(network.list().contains("https://shop.localhost:8443/"), "{}", network.list());
 }
 
 /// Not even root: an edge serves one user.

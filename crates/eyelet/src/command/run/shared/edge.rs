@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use eyelet_sys::child::Signal;
-use eyelet_sys::process;
+use eyelet_sys::{process, socket};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::{JoinHandle, JoinSet};
@@ -33,6 +33,8 @@ use eyelet_process::signals::Signals;
 
 /// Connections at the socket: a project has one, and so has each `eyelet list`.
 const CONNECTIONS_MAX: usize = 256;
+/// Connections that wait to be accepted.
+const QUEUE_MAX: i32 = 128;
 /// Requests that wait while one is answered. Their connections wait, too.
 const REQUESTS_MAX: usize = 16;
 /// Answers and lines that wait for a project to read them. More are lost.
@@ -77,6 +79,8 @@ fn begin(place: Place) -> Result<(), Box<dyn Error>> {
     process::leave_terminal()?;
     let listener = StdListener::from(io::stdin().as_fd().try_clone_to_owned()?);
     process::close_stdin()?;
+    // Clients ask the kernel who listens: from now on it is this process, not the one that made it.
+    socket::listen(&listener, QUEUE_MAX)?;
     listener.set_nonblocking(true)?;
     let (sender, said) = channel(LINES_MAX);
     let diagnostics = diagnostics::start_to(Level::WARN, ToProjects(sender))?;

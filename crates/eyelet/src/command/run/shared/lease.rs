@@ -15,6 +15,9 @@ use super::place::Place;
 /// The time that an edge may take to start, or to answer: it makes keys, and reads a new
 /// configuration.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time for which `eyelet list` and `eyelet stop` wait for an edge's greeting, and the first
+/// for its answer: an edge says them at once.
+const ASKED_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time for which a command waits for the line about memory.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time that an edge may take to forget a project. The last one waits for the edge's end.
@@ -187,6 +190,9 @@ async fn greeted(place: &Place) -> Result<(Link, Greeting), JoinError> {
         match received::<Greeting>(&mut link).await {
             Ok(greeting) if greeting.protocol == PROTOCOL => return Ok((link, greeting)),
             Ok(greeting) => return Err(JoinError::Refused(of_another_version(&greeting))),
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                return Err(JoinError::Refused(silent(link.pid, ANSWER_TIMEOUT)));
+            }
             Err(error) => last = error,
         }
     }
@@ -216,7 +222,10 @@ pub(super) async fn ask_all(request: &Request) -> Vec<Result<Answer, String>> {
 async fn ask_one(stream: tokio::net::UnixStream, request: &Request) -> Result<Answer, String> {
     let failed = |error: io::Error| format!("the shared edge: {error}");
     let mut link = Link::new(stream).map_err(failed)?;
-    let Greeting { protocol, version, pid } = received(&mut link).await.map_err(failed)?;
+    let of = link.pid;
+    let greeting = timeout(ASKED_TIMEOUT, received(&mut link)).await;
+    let greeting = greeting.map_err(|_| silent(of, ASKED_TIMEOUT))?;
+    let Greeting { protocol, version, pid } = greeting.map_err(failed)?;
     if protocol != PROTOCOL {
         return Err(format!(
             "process {pid} is a shared edge of Eyelet {version}, which this one does not \
@@ -224,7 +233,25 @@ async fn ask_one(stream: tokio::net::UnixStream, request: &Request) -> Result<An
         ));
     }
     link.send(request).await.map_err(failed)?;
-    received(&mut link).await.map_err(failed)
+    let answer = received(&mut link);
+    match request {
+        // The project may take its time to end.
+        Request::Stop(_) => answer.await.map_err(failed),
+        _ => match timeout(ASKED_TIMEOUT, answer).await {
+            Ok(answer) => answer.map_err(failed),
+            Err(_) => Err(silent(pid, ASKED_TIMEOUT)),
+        },
+    }
+}
+
+/// Says which edge does not answer, and what to do.
+fn silent(pid: u32, waited: Duration) -> String {
+    let seconds = waited.as_secs();
+    format!(
+        "the shared edge (process {pid}) has not answered for {seconds} s: if something has \
+         stopped it, `kill -CONT {pid}` has it go on; `kill -KILL {pid}` ends it, and what it \
+         serves"
+    )
 }
 
 /// True if these are names of this machine only.
