@@ -58,6 +58,23 @@ pub struct RunTrust {
     pub notes: Vec<&'static str>,
 }
 
+/// Java's options without the trust store of a run around this one: its authority is among the
+/// roots, by the other variables that it has set.
+fn without_outer(options: OsString) -> OsString {
+    let set_by_us = |text: &str| -> Option<usize> {
+        let (before, store) = text.rsplit_once(&format!("{JAVA_STORE}="))?;
+        let folder = store.strip_suffix(&format!("/{STORE} {JAVA_STORE}Type=PKCS12"))?;
+        let (of_user, digest) = folder.rsplit_once('/').unwrap_or_default();
+        let is_ours =
+            folder == FOLDER || of_user.ends_with("/eyelet") && digest.starts_with("trust.");
+        is_ours.then(|| before.trim_end().len())
+    };
+    match options.to_str().and_then(set_by_us) {
+        Some(end) => options.to_string_lossy()[..end].into(),
+        None => options,
+    }
+}
+
 /// A note that [`RunTrust::keep_adding`] takes back.
 const NO_ROOTS: &str = "no CA certificates here: programs trust the run's authority alone";
 
@@ -157,7 +174,7 @@ impl RunTrust {
             };
             trust.variables.push((name.into(), format!("{folder}/{file}").into()));
         }
-        let java = variable(JAVA).unwrap_or_default();
+        let java = without_outer(variable(JAVA).unwrap_or_default());
         trust.add_java(&roots, (certificate, folder), java);
         Ok(trust)
     }
@@ -334,6 +351,20 @@ mod tests {
         let own = trust(&[(JAVA, "-Djavax.net.ssl.trustStore=x")], None).unwrap();
         assert!(own.notes.iter().any(|note| note.starts_with("JAVA_TOOL_OPTIONS names")));
         assert!(own.variables.iter().all(|(name, _)| name != JAVA));
+        // That of a run around this one is replaced.
+        for folder in [FOLDER, "/run/user/9/eyelet/trust.a49fbe4decca2893"] {
+            let outer = |before: &str| {
+                format!("{before}{JAVA_STORE}={folder}/trust.p12 {JAVA_STORE}Type=PKCS12")
+            };
+            let nested = trust(&[(JAVA, &outer("-Xmx9m "))], None).unwrap();
+            assert!(!nested.notes.iter().any(|note| note.starts_with(JAVA)), "{:?}", nested.notes);
+            let java = nested.variables.iter().find(|(name, _)| name == JAVA).unwrap();
+            let own = format!("{JAVA_STORE}={FOLDER}/trust.p12 {JAVA_STORE}Type=PKCS12");
+            assert_eq!(java.1, *format!("-Xmx9m {own}"), "{folder}");
+            assert_eq!(without_outer(outer("").into()), "");
+        }
+        let of_user = format!("{JAVA_STORE}=/home/me/trust.p12 {JAVA_STORE}Type=PKCS12");
+        assert_eq!(without_outer((&*of_user).into()), *of_user);
         let nothing = RunTrust::new(&MintedNames::Nothing, None, |_| Some("/missing".into()));
         assert!(nothing.unwrap().variables.is_empty());
     }

@@ -50,6 +50,9 @@ fn made(authority: &Path, say: impl Fn(&str)) -> Result<Vec<(OsString, OsString)
     if system.is_none() && env::var_os("SSL_CERT_FILE").is_none() {
         trust.keep_adding();
     }
-    trust.notes.iter().for_each(|note| say(note));
+    // A run around this one has said them.
+    if env::var_os("EYELET_URL").is_none() {
+        trust.notes.iter().for_each(|note| say(note));
+    }
     Ok(trust.variables)
 }
