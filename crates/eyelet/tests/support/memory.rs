@@ -92,6 +92,17 @@ fn counted_most(log: &str) -> u64 {
     counted.max().unwrap_or_else(|| panic!("no accounts in the log:\n{log}"))
 }
 
+/// Asserts that an edge has never counted more than its budget.
+#[track_caller]
+pub fn stays_in_budget(log: &str) {
+    let most =
+        log.lines().find_map(|line| line.split_once(" bytes counted, ")?.0.rsplit(' ').next());
+    let most: u64 =
+        most.unwrap_or_else(|| panic!("no accounts in the log:\n{log}")).parse().unwrap();
+    let counted = counted_most(log);
+    assert!(counted <= most, "{counted} bytes of {most} are counted: {}", fullest(log));
+}
+
 /// The fullest of the lines with the accounts.
 fn fullest(log: &str) -> &str {
     let counted = |line: &&str| -> Option<u64> {
