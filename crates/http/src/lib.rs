@@ -7,6 +7,8 @@ mod exchange;
 mod http1;
 mod http2;
 pub mod proxied;
+#[cfg(any(test, feature = "testing"))]
+pub mod sim;
 
 pub use exchange::resting::shared::{attach_links, detach_links, find_partners};
 pub use http1::is_exchange;
