@@ -130,18 +130,21 @@ pub async fn dial<O: Owner>(
     };
     let configured = matches!(target, DialTarget::Configured(_));
     let to_listener = check_loop(names, info, address, configured)?;
-    let dial = Dial {
-        owner,
-        loops: &names.shared.loops,
-        shortages: &names.shortages,
-        options,
-        to_listener,
-    };
+    let dial = dial_for(owner, names, options, to_listener);
     let connected = match is_of_other_family(&[address], options) {
         true => Err(End::failed(Reason::MixedFamilies)),
         false => dial.one(&address).await.map_err(failed),
     };
     connected.map_err(|end| Undialled { end, address: Some(address) })
+}
+
+fn dial_for<'a, O>(
+    owner: &'a O,
+    names: &'a Names,
+    options: &'a DialOptions<'a>,
+    to_listener: bool,
+) -> Dial<'a, O> {
+    Dial { owner, loops: &names.shared.loops, shortages: &names.shortages, options, to_listener }
 }
 
 /// The address that the datagrams of a flow are sent to, by the checks of a dial: of a name the
@@ -240,13 +243,7 @@ impl NamedTarget<'_> {
         for address in &addresses {
             to_listener |= check_loop(names, info, *address, self.guard.is_none())?;
         }
-        let dial = Dial {
-            owner,
-            loops: &names.shared.loops,
-            shortages: &names.shortages,
-            options,
-            to_listener,
-        };
+        let dial = dial_for(owner, names, options, to_listener);
         let doubts = Notify::new();
         let mut later = pin!(async {
             let found = lookup.later(names, &doubts).await;
