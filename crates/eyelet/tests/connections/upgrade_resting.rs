@@ -10,7 +10,7 @@ use h2::{RecvStream, SendStream};
 use super::upgrade::Scene;
 use crate::support::client::TLS13;
 use crate::support::client::echo;
-use crate::support::two::{Two, get, run};
+use crate::support::two::{Two, get, hears, run};
 use crate::support::web::{chunks, head, hear, switched};
 use crate::support::{SOON, Tls, Upstream, expect, noise, until};
 
@@ -137,17 +137,6 @@ async fn begin_two(
     let response = response.await.unwrap();
     assert_eq!(response.status(), 200);
     (response.into_body(), send, app)
-}
-
-/// Hears a text.
-async fn hears(receive: &mut RecvStream, text: &str) {
-    let mut heard = Vec::new();
-    while heard.len() < text.len() {
-        let piece = receive.data().await.unwrap().unwrap();
-        receive.flow_control().release_capacity(piece.len()).unwrap();
-        heard.extend_from_slice(&piece);
-    }
-    assert_eq!(String::from_utf8_lossy(&heard), text);
 }
 
 /// WebSockets and event streams of one HTTP/2 connection move with it, and lose nothing.

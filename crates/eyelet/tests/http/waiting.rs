@@ -8,13 +8,12 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::resting::{admin, listed};
+use super::resting::{ADMIN, admin, listed, rests};
 use crate::support::client::reset;
 use crate::support::program::need;
 use crate::support::web::{Web, head, hear, line};
 use crate::support::{Tls, Upstream, expect, noise, until};
 
-const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 const POLL: &str = "GET /wait HTTP/1.1\r\nHost: app.test\r\n\r\n";
 
@@ -37,11 +36,7 @@ impl Asked {
 
     /// Waits until the connection is parked with its upstream.
     fn rests(&self) -> Value {
-        let socket = self.web.pki.folder.path().join("admin.sock");
-        until("the request to rest", || {
-            let one = listed(&socket)?.into_iter().next()?;
-            (one["state"] == "parked" && !one["upstream"].is_null()).then_some(one)
-        })
+        rests(&self.web)
     }
 
     fn access_line(&self) -> Value {
