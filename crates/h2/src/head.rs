@@ -504,6 +504,7 @@ mod tests {
             ([&without(":method")[..], &[(":method", "")]].concat(), Method),
             ([&without(":path")[..], &[(":path", "")]].concat(), Path),
             ([&without(":path")[..], &[(":path", "a")]].concat(), Path),
+            ([&without(":path")[..], &[(":path", "?a")]].concat(), Path),
             ([&without(":path")[..], &[(":path", "*")]].concat(), Path),
             ([&without(":path")[..], &[(":path", "/#a")]].concat(), Path),
             ([&without(":path")[..], &[(":path", "/a b")]].concat(), Path),
