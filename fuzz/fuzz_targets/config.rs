@@ -1,7 +1,7 @@
 //! Any text is a checked configuration, or a list of mistakes that have places in it.
 #![no_main]
 
-use eyelet_fuzz::config::text_is_checked;
+use eyelet_config::properties::text::text_is_checked;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -3,7 +3,7 @@
 //! byte for the seconds since the last.
 #![no_main]
 
-use eyelet_fuzz::dns::properties::answers_are_what_was_said;
+use eyelet_resolve::dns::properties::answers_are_what_was_said;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| answers_are_what_was_said(data));

@@ -2,24 +2,24 @@
 //! is lost or invented, each request has one access line, and nothing is left over.
 #![no_main]
 
-#[path = "../../crates/http/tests/sim/mod.rs"]
-mod sim;
-
 use std::sync::LazyLock;
 
+use eyelet_http::sim::edge::Setup;
+use eyelet_http::sim::plan::{Choices, Plan, Weather};
+use eyelet_http::sim::run::run_alone;
+use eyelet_http::sim::scenario::{Scenario, Step};
 use libfuzzer_sys::arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use sim::edge::Setup;
-use sim::plan::{Choices, Plan, Weather};
-use sim::run::run_alone;
-use sim::scenario::{Scenario, Step};
 
 /// Most steps of a run: more take longer and show little else.
 const STEPS_MAX: usize = 300;
 
 static SETUP: LazyLock<Setup> = LazyLock::new(Setup::new);
 
-impl<'a> Arbitrary<'a> for Scenario {
+/// The scenario that bytes stand for.
+struct Run(Scenario);
+
+impl<'a> Arbitrary<'a> for Run {
     fn arbitrary(bytes: &mut Unstructured<'a>) -> Result<Self> {
         let (seed, weather): (_, u64) = bytes.arbitrary()?;
         let weather = Weather::new(&mut Choices(weather.into()));
@@ -29,8 +29,8 @@ impl<'a> Arbitrary<'a> for Scenario {
             let plan = |choices| Plan::new(&mut Choices(choices), &weather);
             steps.push(Step::of(numbers, || plan(bytes.arbitrary().unwrap_or_default())));
         }
-        Ok(Self { seed, weather, steps })
+        Ok(Self(Scenario { seed, weather, steps }))
     }
 }
 
-fuzz_target!(|scenario: Scenario| drop(run_alone(&scenario, &SETUP)));
+fuzz_target!(|run: Run| drop(run_alone(&run.0, &SETUP)));

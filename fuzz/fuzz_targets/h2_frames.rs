@@ -1,9 +1,7 @@
 //! An HTTP/2 peer sends any frames, in either role, in any cut.
 #![no_main]
 
-#[path = "../../crates/h2/tests/arbitrary/mod.rs"]
-mod arbitrary;
-
+use eyelet_h2::properties::bytes::any_frames;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| arbitrary::any_frames(data));
+fuzz_target!(|data: &[u8]| any_frames(data));

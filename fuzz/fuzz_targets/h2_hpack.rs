@@ -1,9 +1,7 @@
 //! Any header blocks: decoded in any cut, exported, imported, encoded again.
 #![no_main]
 
-#[path = "../../crates/h2/tests/arbitrary/mod.rs"]
-mod arbitrary;
-
+use eyelet_h2::properties::bytes::any_blocks;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| arbitrary::any_blocks(data));
+fuzz_target!(|data: &[u8]| any_blocks(data));

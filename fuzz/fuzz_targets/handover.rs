@@ -2,9 +2,7 @@
 //! connection.
 #![no_main]
 
-#[path = "../../crates/engine/tests/any_message/mod.rs"]
-mod any_message;
-
+use eyelet_engine::testing::any_message::any_message;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| any_message::any_message(data));
+fuzz_target!(|data: &[u8]| any_message(data));

@@ -2,7 +2,7 @@
 //! first 16 bytes say where it is cut.
 #![no_main]
 
-use eyelet_fuzz::wire::{differential::hello_from, properties::cuts_do_not_matter};
+use eyelet_wire::testing::{differential::hello_from, properties::cuts_do_not_matter};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,7 +2,7 @@
 //! `docs/conformance.md` says that we are stricter.
 #![no_main]
 
-use eyelet_fuzz::wire::differential::{hello_from, same_name_as_rustls};
+use eyelet_wire::testing::differential::{hello_from, same_name_as_rustls};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| same_name_as_rustls(&hello_from(data)));

@@ -2,7 +2,7 @@
 //! and read again.
 #![no_main]
 
-use eyelet_fuzz::wire::properties::proxy_header_is_stable;
+use eyelet_wire::testing::properties::proxy_header_is_stable;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| proxy_header_is_stable(data));

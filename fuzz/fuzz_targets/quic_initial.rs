@@ -2,7 +2,7 @@
 //! have one hello at most.
 #![no_main]
 
-use eyelet_quic::testing::datagrams_are_read;
+use eyelet_quic::properties::datagrams_are_read;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

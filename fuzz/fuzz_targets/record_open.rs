@@ -1,9 +1,7 @@
 //! A parked connection is fed arbitrary records, by its peer and by a stranger without keys.
 #![no_main]
 
-#[path = "../../crates/record/tests/arbitrary/mod.rs"]
-mod arbitrary;
-
+use eyelet_record::properties::arbitrary_records;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| arbitrary::arbitrary_records(data));
+fuzz_target!(|data: &[u8]| arbitrary_records(data));

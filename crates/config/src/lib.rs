@@ -6,6 +6,8 @@
 mod checked;
 mod load;
 mod model;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 mod rule;
 mod rules;
 mod sections;

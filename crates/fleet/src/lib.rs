@@ -8,8 +8,8 @@
 
 mod folder;
 pub mod period_keys;
-#[cfg(test)]
-mod properties;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 mod redis;
 pub mod sealed;
 

@@ -1,6 +1,6 @@
 //! Properties of sealed values, for any bytes. A fuzz target and a test assert them.
 
-use super::sealed::Sealer;
+use crate::sealed::Sealer;
 
 /// Checks that a value of the store opens only if it was sealed with this secret, under this name,
 /// as it is.

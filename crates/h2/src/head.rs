@@ -385,49 +385,22 @@ fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && are_all(name, &NAME)
 }
 
-static TOKEN: [bool; 256] = token_bytes(true);
-static NAME: [bool; 256] = token_bytes(false);
-static AUTHORITY_BYTES: [bool; 256] = authority_bytes();
+static TOKEN: [bool; 256] = letters_digits_and(TOKEN_MARKS, true);
+static NAME: [bool; 256] = letters_digits_and(TOKEN_MARKS, false);
+static AUTHORITY_BYTES: [bool; 256] = letters_digits_and(b"-._~%!$&'()*+,;=:[]@", true);
+const TOKEN_MARKS: &[u8] = b"!#$%&'*+-.^_`|~";
 
-const fn authority_bytes() -> [bool; 256] {
+const fn letters_digits_and(marks: &[u8], upper: bool) -> [bool; 256] {
     let (mut table, mut byte) = ([false; 256], 0);
     while byte < 256 {
-        table[byte] = (byte as u8).is_ascii_alphanumeric();
+        let of = byte as u8;
+        table[byte] = of.is_ascii_alphanumeric() && (upper || !of.is_ascii_uppercase());
         byte += 1;
     }
-    let (marks, mut at) = (b"-._~%!$&'()*+,;=:[]@", 0);
+    let mut at = 0;
     while at < marks.len() {
         table[marks[at] as usize] = true;
         at += 1;
-    }
-    table
-}
-
-const fn token_bytes(upper: bool) -> [bool; 256] {
-    let mut table = [false; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let is_mark = matches!(
-            byte as u8,
-            b'!' | b'#'
-                | b'$'
-                | b'%'
-                | b'&'
-                | b'\''
-                | b'*'
-                | b'+'
-                | b'-'
-                | b'.'
-                | b'^'
-                | b'_'
-                | b'`'
-                | b'|'
-                | b'~'
-        );
-        let is_letter =
-            (byte as u8).is_ascii_lowercase() || upper && (byte as u8).is_ascii_uppercase();
-        table[byte] = is_mark || is_letter || (byte as u8).is_ascii_digit();
-        byte += 1;
     }
     table
 }
@@ -531,6 +504,7 @@ mod tests {
             ([&without(":method")[..], &[(":method", "")]].concat(), Method),
             ([&without(":path")[..], &[(":path", "")]].concat(), Path),
             ([&without(":path")[..], &[(":path", "a")]].concat(), Path),
+            ([&without(":path")[..], &[(":path", "?a")]].concat(), Path),
             ([&without(":path")[..], &[(":path", "*")]].concat(), Path),
             ([&without(":path")[..], &[(":path", "/#a")]].concat(), Path),
             ([&without(":path")[..], &[(":path", "/a b")]].concat(), Path),

@@ -53,6 +53,8 @@ pub mod limits;
 mod parked;
 mod parked_stream;
 mod priority;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 mod receive;
 mod role;
 mod send;

@@ -7,9 +7,11 @@ mod exchange;
 mod http1;
 mod http2;
 pub mod proxied;
+#[cfg(any(test, feature = "testing"))]
+pub mod sim;
 
 pub use exchange::resting::shared::{attach_links, detach_links, find_partners};
-pub use http1::is_exchange;
+pub use http1::{has_switched, is_exchange};
 pub use http2::{RestingAt, answer_parked, count_streams, pack_state};
 
 use std::pin::Pin;
@@ -41,11 +43,6 @@ use http2::Resumed;
 pub fn forget_unused(budget: &Arc<Budget>) {
     http2::end_unused_tasks();
     eyelet_http1::head::forget_unused(budget);
-}
-
-/// True if what rests of a connection of HTTP/1.1 has switched protocols.
-pub fn has_switched(exchange: &[u8]) -> bool {
-    http1::has_switched(exchange)
 }
 
 /// Returns how long what rests on a parked connection may be idle.

@@ -5,4 +5,8 @@
 pub mod certificate;
 pub mod crl;
 pub mod pem;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 pub mod spiffe;
+#[cfg(test)]
+mod tests;

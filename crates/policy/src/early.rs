@@ -26,13 +26,7 @@ impl Rules {
     pub fn refuses_target(&self, facts: &Facts<'_>) -> Option<Verdict> {
         let TargetHost::Name(name) = facts.connect?.host else { return None };
         let lists = self.hold_lists();
-        let mut listing = Found::new();
-        self.find_named(&name, &lists, &mut listing);
-        listing.push(self.unnamed(false));
-        let mut listing = listing.peekable();
-        for id in self.possible(&name, &lists) {
-            while listing.next_if(|listed| *listed < id).is_some() {}
-            let is_listing = listing.peek() == Some(&id);
+        for (id, is_listing) in self.possible_and_listing(&name, &lists) {
             let Some((entry, conditions)) = self.rule(id) else { continue };
             // A refuse rule on requests refuses none yet.
             if entry.shadow || entry.refuse && entry.requests != 0 {
@@ -59,14 +53,8 @@ impl Rules {
     pub fn might_take(&self, facts: &Facts<'_>) -> Option<Vec<RuleId>> {
         let TargetHost::Name(name) = facts.connect?.host else { return None };
         let lists = self.hold_lists();
-        let mut listing = Found::new();
-        self.find_named(&name, &lists, &mut listing);
-        listing.push(self.unnamed(false));
-        let mut listing = listing.peekable();
         let mut rules = Vec::new();
-        for id in self.possible(&name, &lists) {
-            while listing.next_if(|listed| *listed < id).is_some() {}
-            let is_listing = listing.peek() == Some(&id);
+        for (id, is_listing) in self.possible_and_listing(&name, &lists) {
             let Some((entry, conditions)) = self.rule(id) else { continue };
             let outcome = conditions.check_before_hello(facts, &lists, false);
             if entry.shadow || entry.refuse || matches!(outcome, Outcome::Fails(_)) {
@@ -78,6 +66,18 @@ impl Rules {
             rules.push(RuleId(id));
         }
         (!rules.is_empty()).then_some(rules)
+    }
+
+    /// The rules of [`Rules::possible`]. True: its `sni` lists the name, or it has none.
+    fn possible_and_listing(&self, name: &str, lists: &Lists) -> impl Iterator<Item = (u32, bool)> {
+        let mut listing = Found::new();
+        self.find_named(name, lists, &mut listing);
+        listing.push(self.unnamed(false));
+        let mut listing = listing.peekable();
+        self.possible(name, lists).map(move |id| {
+            while listing.next_if(|listed| *listed < id).is_some() {}
+            (id, listing.peek() == Some(&id))
+        })
     }
 
     /// The rules that might take a connection whose hello is still to come, for this target.

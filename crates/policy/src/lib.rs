@@ -23,6 +23,8 @@ mod matcher;
 mod name_table;
 mod names;
 mod nets;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 mod refusal;
 mod requester;
 mod requests;

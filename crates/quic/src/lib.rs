@@ -8,11 +8,11 @@
 mod export;
 mod keys;
 mod open;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 mod reader;
 mod refusal;
 mod seal;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 
 pub use reader::{DATAGRAMS_MAX, InitialRead, InitialReader};
 pub use refusal::{crypto_error, refusal};

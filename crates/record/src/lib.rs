@@ -29,6 +29,8 @@ mod handshake;
 mod keys;
 mod open;
 mod partial;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 mod seal;
 mod session;
 mod stream;

@@ -10,6 +10,7 @@ use crate::session::Writing;
 use crate::suite::{SECRET_BYTES, hash_len, key_len};
 use crate::*;
 
+mod any_records;
 mod closing;
 mod export;
 mod floods;

@@ -139,11 +139,28 @@ pub async fn dial<O: Owner>(
         to_listener,
         has_waited: Cell::new(false),
     };
+    let dial = dial_for(owner, names, options, to_listener);
     let connected = match is_of_other_family(&[address], options) {
         true => Err(End::failed(Reason::MixedFamilies)),
         false => dial.one(&address).await.map_err(|why| late_dial(&dial.has_waited, why)),
     };
     connected.map_err(|end| Undialled { end, address: Some(address) })
+}
+
+fn dial_for<'a, O>(
+    owner: &'a O,
+    names: &'a Names,
+    options: &'a DialOptions<'a>,
+    to_listener: bool,
+) -> Dial<'a, O> {
+    Dial {
+        owner,
+        loops: &names.shared.loops,
+        shortages: &names.shortages,
+        options,
+        to_listener,
+        has_waited: Cell::new(false),
+    }
 }
 
 /// The address that the datagrams of a flow are sent to, by the checks of a dial: of a name the
@@ -250,6 +267,7 @@ impl NamedTarget<'_> {
             to_listener,
             has_waited: Cell::new(false),
         };
+        let dial = dial_for(owner, names, options, to_listener);
         let doubts = Notify::new();
         let mut later = pin!(async {
             let found = lookup.later(names, &doubts).await;

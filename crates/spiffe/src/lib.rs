@@ -8,7 +8,9 @@ mod call;
 mod fault;
 mod grpc;
 mod keeper;
-pub mod message;
+mod message;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 mod protobuf;
 
 pub use keeper::SpiffeKeeper;

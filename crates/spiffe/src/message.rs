@@ -177,3 +177,6 @@ impl From<ProtobufFault> for MessageFault {
         Self::Protobuf(fault)
     }
 }
+
+#[cfg(test)]
+mod tests;

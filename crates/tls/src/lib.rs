@@ -11,8 +11,8 @@ mod compression;
 mod error;
 mod local;
 mod mint;
-#[cfg(test)]
-mod properties;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 pub mod provider;
 pub mod roots;
 pub mod secrets;

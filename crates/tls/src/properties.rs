@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::tickets::{Now, TicketKeys, client_certificates};
+use crate::tickets::{Now, TicketKeys, client_certificates};
 
 /// Exported keys are taken in whole or not at all. What was taken in is exported and sealed with.
 /// Bytes of a stranger are no ticket.

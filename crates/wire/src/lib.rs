@@ -16,12 +16,8 @@
 
 extern crate alloc;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 extern crate std;
-
-// The fuzz targets also compile `testing`, which names this crate as they do.
-#[cfg(test)]
-extern crate self as eyelet_wire;
 
 pub mod alert;
 pub mod connect;
@@ -41,5 +37,5 @@ mod cursor;
 mod fault;
 mod handshake;
 
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -8,3 +8,5 @@ pub mod parts;
 pub mod room;
 pub(crate) mod search;
 pub(crate) mod staying;
+#[cfg(test)]
+mod tests;

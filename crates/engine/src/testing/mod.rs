@@ -2,6 +2,7 @@
 //! program and without listeners, its steps, bytes that can be checked, and TLS ends.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
+pub mod any_message;
 pub mod flows;
 pub mod leaving;
 pub mod stepper;

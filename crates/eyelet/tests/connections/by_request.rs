@@ -251,11 +251,7 @@ fn a_websocket_in_http2_passes_where_its_rule_takes_it() {
     let mut origin = Command::new("node");
     origin.arg(program("websocket2_origin.js"));
     let mut origin = Talk::start(origin.args(["ws.pem", "ws.key"].map(|file| origins.text(file))));
-    let port = until("the origin's port", || {
-        let said = origin.said();
-        let (port, _) = said.split_once("port ")?.1.split_once('\n')?;
-        port.parse::<u16>().ok()
-    });
+    let port = origin.port();
     let at = minting(origins, READS);
     let begin = |path: &str| {
         let mut node = Command::new("node");

@@ -16,6 +16,7 @@ use crate::support::gate::{
     Gate, HOME, LIES_REFUSED, addresses, dns_table, lies_refused_soon, sink,
 };
 use crate::support::pki::Kind;
+use crate::support::upstream::server_config;
 use crate::support::{Edge, Folder, Hello, Pki, SOON, Upstream, alert_of, ending};
 
 const ACCESS_DENIED: u8 = 49;
@@ -203,15 +204,7 @@ fn versioned_echo(pki: &Pki, names: &[&str], versions: Versions) -> Upstream {
 
 /// An echo server that begins so late.
 fn slow_echo(pki: &Pki, names: &[&str], versions: Versions, wait: Duration) -> Upstream {
-    let leaf = pki.server("origin", names, Kind::P256);
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(versions)
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.certificate], leaf.key)
-        .unwrap();
-    let config = Arc::new(config);
+    let config = server_config(pki.server("origin", names, Kind::P256), versions);
     Upstream::serve(move |stream| {
         use std::io::Read;
         thread::sleep(wait);

@@ -6,7 +6,6 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::sync::Arc;
 use std::thread;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd};
@@ -16,6 +15,7 @@ use serde_json::Value;
 use crate::support::client::{Offer, alert_in, echo, handshake};
 use crate::support::edge::{eyelet, write};
 use crate::support::pki::{Kind, Leaf};
+use crate::support::upstream::server_config;
 use crate::support::web::{get, hear};
 use crate::support::{Hello, Pki, Talk, Upstream, need, output, until};
 
@@ -180,14 +180,8 @@ fn an_origin_that_speaks_no_tls_later() {
 
 /// One handshake as a server.
 fn serve_tls(mut stream: TcpStream, leaf: Leaf) {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.certificate], leaf.key)
-        .unwrap();
-    let mut tls = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+    let config = server_config(leaf, rustls::ALL_VERSIONS);
+    let mut tls = rustls::ServerConnection::new(config).unwrap();
     // The edge has seen enough before the end.
     let _ = tls.complete_io(&mut stream);
 }

@@ -12,6 +12,7 @@ use crate::support::gate::addresses;
 use crate::support::namespaces::{CLIENT, GATEWAY_OUT, Net, Place, SERVER, socket_address};
 use crate::support::pki::Kind;
 use crate::support::program::quic_go;
+use crate::support::upstream::server_config;
 use crate::support::{Folder, Pki, Talk};
 
 const NFT: &str = r#"
@@ -77,14 +78,8 @@ fn tproxy_leads_quic_to_its_destination_from_either_source() {
 /// The server's TLS over TCP at the same address, for side handshakes. Returns how many it has had.
 fn serve_tls(net: &Net, pki: &Pki) -> Arc<AtomicUsize> {
     let leaf = pki.server("origin", &["host.test"], Kind::P256);
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.certificate], leaf.key)
-        .unwrap();
-    let (config, count) = (Arc::new(config), Arc::<AtomicUsize>::default());
+    let config = server_config(leaf, rustls::ALL_VERSIONS);
+    let count = Arc::<AtomicUsize>::default();
     let (listener, counted) =
         (net.listen(Place::Server, socket_address(SERVER[0], 443)), count.clone());
     // It ends with the test's process.

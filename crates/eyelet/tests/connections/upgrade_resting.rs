@@ -10,7 +10,7 @@ use h2::{RecvStream, SendStream};
 use super::upgrade::Scene;
 use crate::support::client::TLS13;
 use crate::support::client::echo;
-use crate::support::two::{Two, get, run};
+use crate::support::two::{Two, get, hears, run};
 use crate::support::web::{chunks, head, hear, switched};
 use crate::support::{SOON, Tls, Upstream, expect, noise, until};
 
@@ -139,17 +139,6 @@ async fn begin_two(
     (response.into_body(), send, app)
 }
 
-/// Hears a text.
-async fn hears(receive: &mut RecvStream, text: &str) {
-    let mut heard = Vec::new();
-    while heard.len() < text.len() {
-        let piece = receive.data().await.unwrap().unwrap();
-        receive.flow_control().release_capacity(piece.len()).unwrap();
-        heard.extend_from_slice(&piece);
-    }
-    assert_eq!(String::from_utf8_lossy(&heard), text);
-}
-
 /// WebSockets and event streams of one HTTP/2 connection move with it, and lose nothing.
 #[test]
 fn streams_by_http2_move_at_every_upgrade() {
@@ -273,49 +262,4 @@ fn a_long_poll_that_has_moved_is_bounded_by_upstream_timeout() {
     let said = scene.edge.line("the deadline", |line| line["http"]["status"] == 504);
     let ms = said["duration_ms"].as_u64().unwrap();
     assert!((12_000..60_000).contains(&ms), "{said}");
-}
-
-/// Requests that wait move by HTTP/2, too, on one connection.
-#[test]
-fn requests_that_wait_by_http2_move_at_every_upgrade() {
-    let mut scene = Scene::to(Upstream::by_hand(), HELD);
-    run(async {
-        let mut two = Two::connect(&scene.pki, scene.address()).await;
-        let (mut polls, mut apps) = (Vec::new(), Vec::new());
-        for _ in 0..2 {
-            two.send = two.send.clone().ready().await.unwrap();
-            polls.push(two.send.send_request(get("/wait"), true).unwrap().0);
-            tokio::time::sleep(SOON / 600).await;
-            apps.push(scene.http.take());
-            head(apps.last_mut().unwrap());
-        }
-        two.send = two.send.clone().ready().await.unwrap();
-        let post = http::Request::post("https://app.test/wait").body(()).unwrap();
-        let (uploaded, mut send) = two.send.send_request(post, false).unwrap();
-        tokio::time::sleep(SOON / 600).await;
-        let mut of_upload = scene.http.take();
-        head(&mut of_upload);
-        for round in 0..3 {
-            send.send_data("part ".into(), false).unwrap();
-            tokio::time::sleep(SOON / 300).await;
-            expect(&mut of_upload, b"5\r\npart \r\n");
-            if round < 2 {
-                scene.upgrade_whole();
-            }
-        }
-        send.send_data(Bytes::new(), true).unwrap();
-        tokio::time::sleep(SOON / 300).await;
-        expect(&mut of_upload, b"0\r\n\r\n");
-        for app in apps.iter_mut().chain([&mut of_upload]) {
-            app.write_all(OK).unwrap();
-        }
-        for response in polls.into_iter().chain([uploaded]) {
-            let response = response.await.unwrap();
-            assert_eq!(response.status(), 200);
-            assert_eq!(crate::support::two::body(response).await.unwrap(), "hello");
-        }
-    });
-    let is_line =
-        |line: &serde_json::Value| line["http"]["path"] == "/wait" && line["reason"] == "complete";
-    until("all lines", || (scene.edge.count(is_line) == 3).then_some(()));
 }

@@ -11,9 +11,10 @@ use bytes::Bytes;
 use http::Request;
 use rustix::process::Signal;
 
+use super::two_parked::last_streams;
 use crate::support::client::Offer;
 use crate::support::frames::{
-    END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, PREFACE, SETTINGS, frame, next,
+    END_HEADERS, END_STREAM, Frame, HEADERS, PREFACE, SETTINGS, frame, next,
 };
 use crate::support::pki::Kind;
 use crate::support::two::run;
@@ -420,18 +421,7 @@ fn http2_is_sent_away_in_two_steps() {
         }
     }
     web.edge.signal(Signal::TERM);
-    let mut last_streams = Vec::new();
-    while let Some(Frame { kind, flags, payload, .. }) = next(&mut client) {
-        match kind {
-            GOAWAY => {
-                assert_eq!(payload[4..8], [0; 4], "NO_ERROR");
-                last_streams.push(u32::from_be_bytes(payload[..4].try_into().unwrap()));
-            }
-            PING if flags == 0 => client.write_all(&frame(PING, 1, 0, &payload)).unwrap(),
-            _ => {}
-        }
-    }
-    assert_eq!(last_streams, [(1 << 31) - 1, 1]);
+    assert_eq!(last_streams(&mut client), [(1 << 31) - 1, 1]);
     drop(client);
     assert!(web.edge.wait_exit().success());
 }

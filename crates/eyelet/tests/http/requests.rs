@@ -574,16 +574,8 @@ fn keys_are_updated_between_requests() {
 fn an_upgrade_behind_tls_is_copied() {
     let pki = Pki::new();
     let leaf = pki.server("app", &["127.0.0.1"], Kind::P256);
-    let config = rustls::ServerConfig::builder_with_provider(std::sync::Arc::new(
-        rustls::crypto::aws_lc_rs::default_provider(),
-    ));
-    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-    let config = config.with_single_cert(vec![leaf.certificate], leaf.key).unwrap();
-    let config = std::sync::Arc::new(config);
-    let app = Upstream::serve(move |stream| {
-        let session = rustls::ServerConnection::new(config.clone()).unwrap();
-        let mut app = rustls::StreamOwned::new(session, stream);
-        head(&mut app);
+    let app = Upstream::tls(leaf, |app| {
+        head(app);
         let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
                         Upgrade: echo\r\n\r\nhi";
         app.write_all(switched.as_bytes()).unwrap();
@@ -591,8 +583,6 @@ fn an_upgrade_behind_tls_is_copied() {
         while let Ok(length @ 1..) = app.read(&mut piece) {
             app.write_all(&piece[..length]).unwrap();
         }
-        app.conn.send_close_notify();
-        let _ = app.flush();
     });
     let rule = pki.terminate(&format!("https://{}", app.address), "upstream_ca = \"ca.pem\"");
     let edge = Edge::start(&pki.folder, &rule);

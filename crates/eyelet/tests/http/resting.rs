@@ -17,7 +17,7 @@ use crate::support::{Tls, Upstream, expect, until};
 
 const CHUNKED: &str = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n";
 const LENGTH: &str = "Content-Length: 12\r\n";
-const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
+pub const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 
 /// A connection whose response has begun, and both its peers.
 struct Begun {
@@ -41,16 +41,21 @@ impl Begun {
 
     /// Waits until the connection is parked with its upstream.
     fn rests(&self) -> Value {
-        let socket = self.web.pki.folder.path().join("admin.sock");
-        until("the response to rest", || {
-            let one = listed(&socket)?.into_iter().next()?;
-            (one["state"] == "parked" && !one["upstream"].is_null()).then_some(one)
-        })
+        rests(&self.web)
     }
 
     fn access_line(&self) -> Value {
         self.web.request_line("/events?a=1")
     }
+}
+
+/// Waits until the only connection is parked with its upstream.
+pub fn rests(web: &Web) -> Value {
+    let socket = web.pki.folder.path().join("admin.sock");
+    until("the exchange to rest", || {
+        let one = listed(&socket)?.into_iter().next()?;
+        (one["state"] == "parked" && !one["upstream"].is_null()).then_some(one)
+    })
 }
 
 /// Returns the answer of `[admin]`.

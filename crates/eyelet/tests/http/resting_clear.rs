@@ -181,10 +181,10 @@ fn those_of_clients_without_tls_end_where_they_rest() {
     let (mut client, mut app) = chat(&scene);
     scene.rest(2);
     let socket = scene.web.pki.folder.path().join("admin.sock");
-    for one in crate::two_resting::listed(&socket).unwrap() {
+    for one in crate::resting::listed(&socket).unwrap() {
         let id = one["id"].as_str().unwrap();
         assert_eq!(one["kind"], "cleartext", "{one}");
-        crate::two_resting::admin(&socket, &format!("DELETE /connections/{id}")).unwrap();
+        crate::resting::admin(&socket, &format!("DELETE /connections/{id}")).unwrap();
     }
     expect(&mut client, &GOING_AWAY);
     let mut close = [0; 8];

@@ -10,15 +10,16 @@ use h2::{RecvStream, SendStream};
 use http::Request;
 
 use crate::originate::{Later, upgrade};
+use crate::resting::ADMIN;
 use crate::resting_https::upgrade_whole;
-use crate::resting_shared::{Act, App, EVENTS, Grpc, ON, heard, lines, scene};
+use crate::resting_shared::{Act, App, EVENTS, Grpc, ON, lines, scene};
 use crate::support::client::Tls;
 use crate::support::edge;
 use crate::support::pki::Kind;
-use crate::support::two::{self, Two, beside, get, run};
+use crate::support::two::{self, Two, beside, get, hears, run};
 use crate::support::web::{Web, chunks, head};
 use crate::support::{Pki, expect, until};
-use crate::two_resting::{ADMIN, Scene};
+use crate::two_resting::Scene;
 
 /// The number of exchanges of a group.
 const EXCHANGES: usize = 4;
@@ -46,7 +47,7 @@ impl Group {
         let (poll, _) = begun.pop().unwrap();
         let mut events = begun.pop().unwrap().0.await.unwrap().into_body();
         let up = up.await.unwrap().into_body();
-        heard(&mut events, "first").await;
+        hears(&mut events, "first").await;
         let mut one = scene.web.connect();
         one.write_all(b"GET /events/one HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
         assert!(head(&mut one).contains("transfer-encoding: chunked"));
@@ -58,9 +59,9 @@ impl Group {
     /// Bytes of each exchange arrive, in both directions.
     async fn goes_on(&mut self, app: &App, text: &'static str) {
         app.act(EVENTS, Act::Say(text));
-        heard(&mut self.events, text).await;
+        hears(&mut self.events, text).await;
         self.up.0.send_data(text.into(), false).unwrap();
-        heard(&mut self.up.1, text).await;
+        hears(&mut self.up.1, text).await;
         app.act("/events/one", Act::Say(text));
         expect(&mut self.one, format!("{:x}\r\n{text}\r\n", text.len()).as_bytes());
     }
@@ -69,7 +70,7 @@ impl Group {
     async fn ends(mut self, app: &App) {
         app.act("/poll", Act::Say("late"));
         let mut poll = self.poll.await.unwrap().into_body();
-        heard(&mut poll, "late").await;
+        hears(&mut poll, "late").await;
         for path in [EVENTS, "/poll", "/events/one"] {
             app.act(path, Act::End);
         }
@@ -78,7 +79,7 @@ impl Group {
             assert_eq!(receive.trailers().await.unwrap().unwrap()["x-sum"], "1");
         }
         self.up.0.send_data("end".into(), true).unwrap();
-        heard(&mut self.up.1, "end").await;
+        hears(&mut self.up.1, "end").await;
         assert!(self.up.1.data().await.is_none());
         assert_eq!(chunks(&mut self.one), b"");
         drop(self.two);
@@ -159,7 +160,7 @@ fn a_group_of_several_messages_moves_whole() {
                 two.send = two.send.clone().ready().await.unwrap();
                 let (response, _) = two.send.send_request(get(EVENTS), true).unwrap();
                 let mut events = response.await.unwrap().into_body();
-                heard(&mut events, "first").await;
+                hears(&mut events, "first").await;
                 joined.push(events);
             }
         }
@@ -174,17 +175,17 @@ fn a_group_of_several_messages_moves_whole() {
             ones.iter_mut().for_each(|one| expect(one, format!("3\r\n{text}\r\n").as_bytes()));
             app.act(EVENTS, Act::Say(text));
             for events in &mut joined {
-                heard(events, text).await;
+                hears(events, text).await;
             }
             send.send_data(text.into(), false).unwrap();
-            heard(&mut receive, text).await;
+            hears(&mut receive, text).await;
             scene.rest(1 + MANY).await;
         }
         app.act("/events/many", Act::End);
         ones.iter_mut().for_each(|one| assert_eq!(chunks(one), b""));
         app.act(EVENTS, Act::End);
         send.send_data("end".into(), true).unwrap();
-        heard(&mut receive, "end").await;
+        hears(&mut receive, "end").await;
     });
     let all = MANY + 2 * (LINKS - 1) + 1;
     let lines = lines(&scene, all);
@@ -208,7 +209,7 @@ fn a_group_moves_while_bytes_come_on_its_streams() {
         for path in PATHS {
             let (response, _) = two.send.send_request(get(path), true).unwrap();
             let mut events = response.await.unwrap().into_body();
-            heard(&mut events, "first").await;
+            hears(&mut events, "first").await;
             streams.push(events);
         }
         let (stop, stopped) = mpsc::channel::<()>();
@@ -226,13 +227,13 @@ fn a_group_moves_while_bytes_come_on_its_streams() {
                 }
             }
         });
-        heard(&mut streams[PATHS.len() - 1], "again").await;
+        hears(&mut streams[PATHS.len() - 1], "again").await;
         later = Some(upgrade_whole(Arc::get_mut(&mut scene.web).unwrap()));
         drop(stop);
         let rounds = beside(move || rounds.join().unwrap()).await;
         for (nth, events) in streams.iter_mut().enumerate() {
             let last = usize::from(nth + 1 == PATHS.len());
-            heard(events, &"again".repeat(rounds - last)).await;
+            hears(events, &"again".repeat(rounds - last)).await;
             app.act(PATHS[nth], Act::End);
             assert!(events.data().await.is_none());
         }
@@ -252,7 +253,7 @@ fn a_group_with_bytes_on_their_way_stays_until_they_arrive() {
         let mut slow = scene.web.connect_two().await;
         let (response, _) = slow.send.send_request(get("/events/slow"), true).unwrap();
         let mut late = response.await.unwrap().into_body();
-        heard(&mut late, "first").await;
+        hears(&mut late, "first").await;
         scene.rest(3).await;
         app.act("/events/slow", Act::Say(text));
         let (web, used) = (scene.clone(), "eyelet_memory_budget_used_bytes");
@@ -261,7 +262,7 @@ fn a_group_with_bytes_on_their_way_stays_until_they_arrive() {
         later = Some(upgrade_again(&scene));
         scene.web.edge.wait_log("goes on with 3 connections until they end or can move");
         group.goes_on(&app, "one").await;
-        heard(&mut late, text).await;
+        hears(&mut late, text).await;
         let web = Arc::get_mut(&mut scene.web).unwrap();
         assert!(web.edge.wait_exit_alone().success(), "it has nothing left");
         group.goes_on(&app, "two").await;

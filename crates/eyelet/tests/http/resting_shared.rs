@@ -16,12 +16,13 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
+use crate::resting::{ADMIN, admin, listed};
 use crate::support::edge::LISTENER;
 use crate::support::program::python_with;
-use crate::support::two::{self, Asked, beside, get, run};
+use crate::support::two::{self, Asked, beside, get, hears, run};
 use crate::support::web::{Web, chunks, head, switched};
 use crate::support::{Edge, Pki, Talk, Upstream, expect, until};
-use crate::two_resting::{ADMIN, Scene, listed};
+use crate::two_resting::Scene;
 
 pub const ON: &str = "upstream_http2 = \"on\"";
 pub const EVENTS: &str = "/events";
@@ -138,16 +139,6 @@ pub fn scene(more: &str) -> (Scene, App) {
     (Scene { web: Arc::new(web) }, app)
 }
 
-pub async fn heard(receive: &mut h2::RecvStream, text: &str) {
-    let mut heard = Vec::new();
-    while heard.len() < text.len() {
-        let piece = receive.data().await.unwrap().unwrap();
-        receive.flow_control().release_capacity(piece.len()).unwrap();
-        heard.extend_from_slice(&piece);
-    }
-    assert_eq!(String::from_utf8_lossy(&heard), text);
-}
-
 /// Events, a request that waits, and bytes both ways on one connection of a client: each wakes it.
 #[test]
 fn streams_of_a_shared_upstream_rest_and_go_on() {
@@ -164,20 +155,20 @@ fn streams_of_a_shared_upstream_rest_and_go_on() {
         let (poll, _) = all.pop().unwrap();
         let mut events = all.pop().unwrap().0.await.unwrap().into_body();
         let mut up = up.await.unwrap().into_body();
-        heard(&mut events, "first").await;
+        hears(&mut events, "first").await;
         app.begun(3).await;
         scene.rest(1).await;
         send.send_data("back".into(), false).unwrap();
-        heard(&mut up, "back").await;
+        hears(&mut up, "back").await;
         for text in ["one", "two"] {
             scene.rest(1).await;
             app.act(EVENTS, Act::Say(text));
-            heard(&mut events, text).await;
+            hears(&mut events, text).await;
         }
         scene.rest(1).await;
         app.act("/poll", Act::Say("late"));
         let mut poll = poll.await.unwrap().into_body();
-        heard(&mut poll, "late").await;
+        hears(&mut poll, "late").await;
         scene.rest(1).await;
         app.act(EVENTS, Act::End);
         assert!(events.data().await.is_none());
@@ -187,7 +178,7 @@ fn streams_of_a_shared_upstream_rest_and_go_on() {
         assert!(poll.data().await.unwrap().unwrap_err().is_reset());
         scene.rest(1).await;
         send.send_data("end".into(), true).unwrap();
-        heard(&mut up, "end").await;
+        hears(&mut up, "end").await;
         assert!(up.data().await.is_none());
     });
     let events = scene.web.request_line(EVENTS);
@@ -242,7 +233,7 @@ fn an_end_at_rest_resets_the_stream_of_the_upstream() {
             two.send = two.send.clone().ready().await.unwrap();
             let (response, send) = two.send.send_request(get(path), true).unwrap();
             let mut receive = response.await.unwrap().into_body();
-            heard(&mut receive, "first").await;
+            hears(&mut receive, "first").await;
             begun.push((send, receive));
         }
         scene.rest(1).await;
@@ -253,11 +244,11 @@ fn an_end_at_rest_resets_the_stream_of_the_upstream() {
         assert_eq!(late.reason(), Some(h2::Reason::INTERNAL_ERROR), "{late}");
         app.reset(2).await;
         let (response, _send) = two.send.send_request(get("/events/ended"), true).unwrap();
-        heard(&mut response.await.unwrap().into_body(), "first").await;
+        hears(&mut response.await.unwrap().into_body(), "first").await;
         scene.rest(1).await;
         let socket = scene.web.pki.folder.path().join("admin.sock");
         let id = listed(&socket).unwrap()[0]["id"].as_str().unwrap().to_owned();
-        crate::two_resting::admin(&socket, &format!("DELETE /connections/{id}")).unwrap();
+        admin(&socket, &format!("DELETE /connections/{id}")).unwrap();
         assert_eq!(app.reset(3).await[2], h2::Reason::CANCEL);
     });
     assert_eq!(scene.web.request_line("/events")["outcome"], "left");
@@ -298,14 +289,14 @@ fn both_kinds_rest_on_one_connection() {
         let mut chat = (chat, response.await.unwrap().into_body());
         let (response, _) = two.send.send_request(get(EVENTS), true).unwrap();
         let mut events = response.await.unwrap().into_body();
-        heard(&mut events, "first").await;
+        hears(&mut events, "first").await;
         for (text, frame) in [("one", "\u{1}\u{1}a"), ("two", "\u{1}\u{1}b")] {
             scene.rest(1).await;
             app.act(EVENTS, Act::Say(text));
-            heard(&mut events, text).await;
+            hears(&mut events, text).await;
             scene.rest(1).await;
             socket.write_all(frame.as_bytes()).unwrap();
-            heard(&mut chat.1, frame).await;
+            hears(&mut chat.1, frame).await;
         }
         scene.rest(1).await;
         two.driven.abort();
@@ -328,11 +319,7 @@ impl Grpc {
         let python = python_with("grpc")?;
         let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs/grpc_rest.py");
         let service = Talk::start(Command::new(python).arg(&file).arg("serve"));
-        let upstream = until("the service's port", || {
-            let said = service.said();
-            let (port, _) = said.split_once("port ")?.1.split_once('\n')?;
-            port.trim().parse::<u16>().ok()
-        });
+        let upstream = service.port();
         let pki = Pki::new();
         let rule = pki.terminate(&format!("http://127.0.0.1:{upstream}"), ON);
         let config = format!("workers = 1\n{LISTENER}{ADMIN}{rule}");

@@ -186,13 +186,7 @@ impl Origin {
     /// One that says its port behind the word `port`.
     fn saying(command: &mut Command) -> Self {
         let server = Talk::start(command);
-        let port = until("the server's port", || {
-            let said = server.said();
-            let (_, rest) = said.split_once("port ")?;
-            let (port, _) = rest.split_once([' ', '\n'])?;
-            port.parse::<u16>().ok()
-        });
-        Self { address: ([127, 0, 0, 1], port).into(), _server: server }
+        Self { address: ([127, 0, 0, 1], server.port()).into(), _server: server }
     }
 
     /// One that is told its port.

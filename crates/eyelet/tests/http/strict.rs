@@ -41,16 +41,10 @@ const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: app.test\r\n\r\n";
 /// which a request is read or refused. The others are at `head` of `http1`.
 const TABLE: &[(&str, &str, u16)] = &[
     ("Host: app.test\r\nContent-Length: 5\r\nContent-Length: 0", "hello", 400),
-    ("Host: app.test\r\nContent-Length: 5 ", "hello", 200),
-    ("Host: app.test\r\nContent-Length : 5", "hello", 400),
-    ("Host: app.test\r\nX: y\nContent-Length: 5", "hello", 400),
-    ("Host: app.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked", "0\r\n\r\n", 400),
-    ("Host: app.test\r\ntRANSFER-eNCODING: CHUNKED", "0\r\n\r\n", 200),
     ("Host: app.test\r\nTransfer-Encoding: gzip, chunked", "0\r\n\r\n", 501),
     ("Host: app.test\r\nTransfer-Encoding: chunked", "5\r\nhello0\r\n\r\n", 400),
     ("Host: app.test\r\nTransfer-Encoding: chunked", "5;x=\"y\" ; z\r\nhello\r\n0\r\n\r\n", 200),
     ("Host: app.test\r\nTransfer-Encoding: chunked", "0\r\nX : y\r\n\r\n", 400),
-    ("X: y", "", 400),
 ];
 
 #[test]
@@ -83,9 +77,7 @@ fn request_lines_that_are_none() {
     let (app, seen) = listener();
     let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
     for (line, status) in [
-        ("GET / HTTP/1.1\nHost: app.test\r\n\r\n", 400),
         ("GET / HTTP/2.0\r\nHost: app.test\r\n\r\n", 505),
-        ("GET * HTTP/1.1\r\nHost: app.test\r\n\r\n", 400),
         ("GET http://b.test/ HTTP/1.1\r\nHost: app.test\r\n\r\n", 421),
         ("CONNECT app.test:443 HTTP/1.1\r\nHost: app.test\r\n\r\n", 405),
         ("TRACE / HTTP/1.1\r\nHost: app.test\r\n\r\n", 405),
@@ -109,12 +101,10 @@ fn heads_have_limits_and_deadlines() {
     let hasty = start("head_timeout = \"300ms\"\nbody_timeout = \"300ms\"\n");
     let connect = |edge: &Edge| Offer::new(&pki).connect(edge.address(), "app.test");
     let long = "x".repeat(9000);
-    let fields = "X: y\r\n".repeat(101);
     let post = "POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 9\r\n\r\nhel";
     for (edge, request, status) in [
         (&short, format!("GET / HTTP/1.1\r\nHost: app.test\r\nX: {long}\r\n\r\n"), 431),
         (&short, format!("GET /{long} HTTP/1.1\r\nHost: app.test\r\n\r\n"), 414),
-        (&short, format!("GET / HTTP/1.1\r\nHost: app.test\r\n{fields}\r\n"), 431),
         (&hasty, "GET / HTTP/1.1\r\nHost: app.te".to_owned(), 408),
         (&hasty, post.to_owned(), 408),
     ] {
@@ -145,9 +135,7 @@ fn responses_are_read_as_strictly() {
     let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
     for response in [
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
-        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n2\nok\n0\n\n",
     ] {
         let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
         client.write_all(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
@@ -166,13 +154,10 @@ fn responses_are_read_as_strictly() {
 }
 
 /// Requests and a gateway's duty with them (RFC 9110 7.6, RFC 9112 3.2): the line, the fields
-/// besides Host, what the application gets, and what it must not get.
+/// besides Host, what the application gets, and what it must not get. One row for each part that
+/// has a hand in it; the others are at `fields` of `http1`.
 const SAID: &[(&str, &str, &str, &str)] = &[
     ("GET / HTTP/1.1", "", "via: 1.1 eyelet\r\n", "x-mine"),
-    ("\r\nGET / HTTP/1.1", "", "GET / HTTP/1.1\r\n", "\r\n\r\nGET"),
-    ("GET / HTTP/1.2", "", "GET / HTTP/1.1\r\n", "1.2"),
-    ("get / HTTP/1.1", "", "get / HTTP/1.1\r\n", "GET"),
-    ("FROB / HTTP/1.1", "", "FROB / HTTP/1.1\r\n", "GET"),
     (
         "GET https://APP.test/x?y HTTP/1.1",
         "",
@@ -180,52 +165,10 @@ const SAID: &[(&str, &str, &str, &str)] = &[
         "app.test",
     ),
     ("OPTIONS * HTTP/1.1", "", "OPTIONS * HTTP/1.1\r\n", "OPTIONS /"),
-    ("OPTIONS http://app.test HTTP/1.1", "", "OPTIONS * HTTP/1.1\r\n", "OPTIONS /"),
     ("OPTIONS / HTTP/1.1", "Max-Forwards: 5\r\n", "max-forwards: 4\r\n", "5"),
-    ("OPTIONS / HTTP/1.1", "Max-Forwards: 007\r\n", "max-forwards: 6\r\n", "max-forwards: 0"),
-    (
-        "OPTIONS / HTTP/1.1",
-        "Max-Forwards: 4294967296\r\n",
-        "max-forwards: 4294967295\r\n",
-        "96\r\n",
-    ),
-    (
-        "OPTIONS / HTTP/1.1",
-        "Max-Forwards: 99999999999999999999999\r\n",
-        "max-forwards: 18446744073709551614\r\n",
-        "9999",
-    ),
-    // No number, so nobody counts it.
-    ("OPTIONS / HTTP/1.1", "Max-Forwards: +5\r\n", "max-forwards: +5\r\n", "4\r\n"),
-    ("OPTIONS / HTTP/1.1", "Max-Forwards: 5, 3\r\n", "max-forwards: 5, 3\r\n", "max-forwards: 4"),
-    ("GET / HTTP/1.1", "Max-Forwards: 5\r\n", "max-forwards: 5\r\n", "4\r\n"),
     ("GET / HTTP/1.1", "Connection: X-Mine, close\r\nX-Mine: 1\r\n", "via: ", "x-mine"),
-    ("GET / HTTP/1.1", "TE: trailers\r\nConnection: TE\r\n", "via: ", "\r\nte:"),
-    ("GET / HTTP/1.1", "Upgrade: websocket\r\n", "via: ", "upgrade"),
-    ("GET / HTTP/1.1", "Upgrade: h2c\r\nConnection: Upgrade\r\n", "via: ", "upgrade"),
-    ("GET / HTTP/1.1", "Keep-Alive: 5\r\n", "via: ", "keep-alive"),
-    ("GET / HTTP/1.1", "HTTP2-Settings: AAMAAABk\r\n", "via: ", "settings"),
-    ("GET / HTTP/1.1", "Proxy-Connection: x\r\n", "via: ", "proxy"),
-    ("GET / HTTP/1.1", "Proxy: http://evil.example\r\n", "via: ", "proxy"),
     ("POST / HTTP/1.1", "", "content-length: 0\r\n", "transfer-encoding"),
-    ("POST / HTTP/1.1", "Content-Length: 00\r\n", "content-length: 0\r\n", "00"),
-    (
-        "PUT / HTTP/1.1",
-        "Connection: Content-Length\r\nContent-Length: 0\r\n",
-        "length: 0\r\n",
-        "conn",
-    ),
-    (
-        "PUT / HTTP/1.0",
-        "Content-Length: 0\r\nExpect: 100-continue\r\n",
-        "via: 1.0 eyelet\r\n",
-        "expect",
-    ),
-    ("GET / HTTP/1.1", "X: caf\u{e9}\tx\r\n", "x: caf\u{e9}\tx\r\n", "?"),
-    ("GET / HTTP/1.1", "X:\t y \t\r\n", "x: y\r\n", "y "),
     ("GET / HTTP/1.1", "Forwarded: for=liar\r\n", "forwarded: for=127.0.0.1;", "liar"),
-    ("GET / HTTP/1.1", "X_Forwarded_For: liar\r\n", "x-forwarded-for: 127.0.0.1\r\n", "liar"),
-    ("GET / HTTP/1.1", "Connection: x-forwarded-for\r\n", "x-forwarded-for: 127.0.0.1\r\n", "conn"),
 ];
 
 #[test]
@@ -292,9 +235,8 @@ fn old_clients_are_answered_as_they_understand() {
 }
 
 /// Responses and a gateway's duty with them: the method, what the application says, what the client
-/// gets, and what it must not get.
+/// gets, and what it must not get. Those whose fields alone change are at `fields` of `http1`.
 const ANSWERED: &[(&str, &str, u16, &str, &str)] = &[
-    ("GET", "200 OK\r\nContent-Length: 2\r\nX : y\r\n\r\nok", 200, "x: y\r\n", "x :"),
     (
         "GET",
         "200 OK\r\nContent-Length: 2\r\nConnection: x-mine\r\nX-Mine: 1\r\n\r\nok",
@@ -302,37 +244,13 @@ const ANSWERED: &[(&str, &str, u16, &str, &str)] = &[
         "date",
         "mine",
     ),
-    (
-        "GET",
-        "200 OK\r\nContent-Length: 2\r\nConnection: content-length\r\n\r\nok",
-        200,
-        "length: 2",
-        "conn",
-    ),
-    ("GET", "200 OK\r\nContent-Length: 2\r\nKeep-Alive: 5\r\n\r\nok", 200, "date: ", "keep-alive"),
-    ("GET", "200 OK\r\nContent-Length: 2\r\nUpgrade: h2c\r\n\r\nok", 200, "date: ", "upgrade"),
     ("GET", "200 OK\r\nContent-Length: 2\r\nDate: then\r\n\r\nok", 200, "date: then\r\n", "gmt"),
-    (
-        "GET",
-        "204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
-        204,
-        "date: ",
-        "transfer-encoding",
-    ),
     ("GET", "204 No Content\r\nContent-Length: 3\r\n\r\nabc", 204, "date: ", "content-length"),
     ("GET", "304 Not Modified\r\nContent-Length: 3\r\n\r\n", 304, "content-length: 3\r\n", "close"),
     ("HEAD", "200 OK\r\nContent-Length: 3\r\n\r\nabc", 200, "content-length: 3\r\n", "close"),
     ("HEAD", "200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 200, "date: ", "close"),
     ("GET", "100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 100, "", "date"),
-    (
-        "GET",
-        "426 No\r\nUpgrade: x/2\r\nConnection: upgrade\r\nContent-Length: 0\r\n\r\n",
-        426,
-        "upgrade: x/2\r\n",
-        "close",
-    ),
     ("GET", "299 \r\nContent-Length: 2\r\n\r\nok", 299, "date: ", "close"),
-    ("GET", "200 OK\r\nContent-Length: 0\r\nA: b\r\nA: c\r\n\r\n", 200, "a: b\r\na: c\r\n", "b, c"),
 ];
 
 #[test]
@@ -444,15 +362,12 @@ fn responses_that_are_none() {
     let app = Upstream::by_hand();
     let edge = Edge::start(&pki.folder, &pki.terminate(&format!("http://{}", app.address), ""));
     let switch = "Connection: upgrade\r\nUpgrade: websocket\r\n";
-    let many = format!("200 OK\r\n{}", "X: y\r\n".repeat(257));
     let long = format!("200 OK\r\nX: {}\r\n", "y".repeat(70_000));
     for (fields, said) in [
         // For another protocol than the one that was asked for, or for none.
         (switch, "101 Switching Protocols\r\nUpgrade: other\r\n"),
-        (switch, "101 Switching Protocols\r\n"),
         ("", "101 Switching Protocols\r\nUpgrade: websocket\r\n"),
         // Beyond the limits of a head.
-        ("", &many),
         ("", &long),
     ] {
         let mut client = Offer::new(&pki).connect(edge.address(), "app.test");

@@ -35,11 +35,7 @@ fn grpc_calls_of_each_kind_go_through() {
     let Some(python) = python_with("grpc") else { return };
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs/grpc_echo.py");
     let service = Talk::start(Command::new(python).arg(&file).arg("serve"));
-    let upstream = until("the service's port", || {
-        let said = service.said();
-        let (port, _) = said.split_once("port ")?.1.split_once('\n')?;
-        port.trim().parse::<u16>().ok()
-    });
+    let upstream = service.port();
     let pki = Pki::new();
     let rule = pki.terminate(&format!("http://127.0.0.1:{upstream}"), "upstream_http2 = \"on\"");
     let edge = Edge::start_whole(&pki.folder, &format!("workers = 1\n{LISTENER}{rule}"), |_| ());

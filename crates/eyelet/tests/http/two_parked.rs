@@ -125,7 +125,7 @@ fn connect(web: &Web) -> Tls {
 }
 
 /// The last streams of all GOAWAY until the edge closes.
-fn last_streams(client: &mut Tls) -> Vec<u32> {
+pub fn last_streams(client: &mut Tls) -> Vec<u32> {
     let mut last_streams = Vec::new();
     while let Some(Frame { kind, flags, payload, .. }) = next(client) {
         match kind {

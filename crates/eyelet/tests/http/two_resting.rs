@@ -3,8 +3,6 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -14,6 +12,7 @@ use h2::{RecvStream, SendStream};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::resting::{ADMIN, admin, listed};
 use crate::resting_https::upgrade_whole;
 use crate::support::client::Offer;
 use crate::support::program::need;
@@ -21,7 +20,6 @@ use crate::support::two::{Two, beside, get, run};
 use crate::support::web::{Web, head, line, switched};
 use crate::support::{A_WHILE, Upstream, expect, until};
 
-pub const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 const EVENTS: &str = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n";
 
 /// An edge to an application by hand.
@@ -134,20 +132,6 @@ impl Begun {
         let mut app = self.app.try_clone().unwrap();
         beside(move || expect(&mut app, text.as_bytes())).await;
     }
-}
-
-/// Returns the answer of `[admin]`.
-pub fn admin(socket: &Path, ask: &str) -> Option<String> {
-    let mut stream = UnixStream::connect(socket).ok()?;
-    stream.write_all(format!("{ask} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;
-    let mut said = String::new();
-    stream.read_to_string(&mut said).ok()?;
-    Some(said.split_once("\r\n\r\n")?.1.to_owned())
-}
-
-/// All connections, as `[admin]` lists them.
-pub fn listed(socket: &Path) -> Option<Vec<Value>> {
-    serde_json::from_str(&admin(socket, "GET /connections")?).ok()
 }
 
 /// Of either kind, on one connection: bytes both ways, a part of a frame, a new request, and the

@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::net::TcpStream;
 
+use crate::resting::{ADMIN, listed};
 use crate::resting_https::upgrade_whole;
 use crate::support::client::Offer;
 use crate::support::frames::{
@@ -12,7 +13,6 @@ use crate::support::frames::{
 };
 use crate::support::web::{Web, head};
 use crate::support::{Tls, Upstream, until};
-use crate::two_resting::{ADMIN, listed};
 
 const ACK: u8 = 1;
 const HEADER_TABLE_SIZE: u16 = 1;

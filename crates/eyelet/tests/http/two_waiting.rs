@@ -91,28 +91,6 @@ fn requests_that_wait_rest_and_are_answered() {
     until("both lines", || (scene.web.edge.count(is_line) == 2).then_some(()));
 }
 
-/// The response begins while the body still comes, and ends before that.
-#[test]
-fn a_response_passes_while_its_upload_rests() {
-    let scene = Scene::new("");
-    run(async {
-        let mut two = scene.web.connect_two().await;
-        let mut upload = Asked::new(&scene, &mut two, post()).await;
-        upload.say("one").await;
-        scene.rest(1).await;
-        upload.app.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe").unwrap();
-        let mut response = (&mut upload.response).await.unwrap().into_body();
-        assert_eq!(response.data().await.unwrap().unwrap(), "he");
-        scene.rest(1).await;
-        upload.say("two").await;
-        scene.rest(1).await;
-        upload.app.write_all(b"llo").unwrap();
-        assert_eq!(response.data().await.unwrap().unwrap(), "llo");
-        assert!(response.data().await.is_none());
-    });
-    assert_eq!(scene.web.request_line("/wait")["reason"], "complete");
-}
-
 /// The deadline, the client's reset, and an upstream that closes.
 #[test]
 fn what_ends_a_request_at_rest_is_passed_on() {

@@ -3,8 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use crate::support::pki::Kind;
 use crate::support::two::{Two, beside, run};
-use crate::support::upstream::ServerTls;
+use crate::support::upstream::{ServerTls, server_config};
 use crate::support::web::{Web, answer, head, hear, switched};
 use crate::support::{A_WHILE, Edge, Pki, SOON, Upstream, expect, until};
 
@@ -165,11 +165,7 @@ fn application(pki: &Pki, scheme: &str) -> (Upstream, Receiver<Peer>) {
         });
         return (app, take);
     };
-    let config = rustls::ServerConfig::builder_with_provider(Arc::new(
-        rustls::crypto::aws_lc_rs::default_provider(),
-    ));
-    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-    let config = Arc::new(config.with_single_cert(vec![leaf.certificate], leaf.key).unwrap());
+    let config = server_config(leaf, rustls::ALL_VERSIONS);
     let app = Upstream::serve(move |stream| {
         stream.set_read_timeout(Some(SOON)).unwrap();
         let session = rustls::ServerConnection::new(config.clone()).unwrap();

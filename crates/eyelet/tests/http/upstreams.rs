@@ -564,15 +564,6 @@ func main() {
 }
 "#;
 
-/// The port that a program says it listens on.
-fn port(program: &Talk) -> u16 {
-    until("a port", || {
-        let said = program.said();
-        let (line, _) = said.split_once("port ")?.1.split_once('\n')?;
-        line.trim().parse().ok()
-    })
-}
-
 fn edge_before(pki: &Pki, port: u16) -> Edge {
     let rule = pki.terminate(&format!("https://127.0.0.1:{port}"), "upstream_ca = \"ca.pem\"");
     Edge::start_whole(&pki.folder, &format!("workers = 1\n{LISTENER}{rule}"), |_| ())
@@ -592,7 +583,7 @@ fn gos_server() {
     assert!(said.status.success(), "{said:?}");
     let mut command = Command::new(binary);
     let program = Talk::start(command.args([pki.text("app.pem"), pki.text("app.key")]));
-    let edge = edge_before(&pki, port(&program));
+    let edge = edge_before(&pki, program.port());
     let sent = noise(3 << 20, 17);
     run(async {
         let mut client = Two::connect(&pki, edge.address()).await;
@@ -668,7 +659,7 @@ fn nodes_server() {
     let mut command = Command::new("node");
     command.arg(source).args([pki.text("app.pem"), pki.text("app.key")]);
     let program = Talk::start(&mut command);
-    let edge = edge_before(&pki, port(&program));
+    let edge = edge_before(&pki, program.port());
     run(async {
         let mut client = Two::connect(&pki, edge.address()).await;
         for (number, answer) in

@@ -168,29 +168,20 @@ fn a_malformed_request_costs_its_stream() {
     let with = |more: &[(&'static str, &'static str)]| [&get[..], more].concat();
     let app = (":authority", "app.test");
     let of_streams = [
+        (
+            with(&[app, ("te", "trailers"), ("cookie", "a=b"), ("cookie", "c=d")]),
+            Ended::Status(200),
+        ),
+        (with(&[app, ("host", "app.test")]), Ended::Status(200)),
+        (with(&[("host", "app.test")]), Ended::Status(200)),
+        (vec![get[0], (":scheme", "http"), get[2], app], Ended::Status(200)),
+        (vec![get[0], (":scheme", "ftp"), get[2], app], Ended::Status(400)),
         (get.to_vec(), Ended::Status(400)),
         (with(&[app, ("host", "b.test")]), Ended::Status(400)),
         (with(&[(":authority", "u@app.test")]), Ended::Stream),
-        (with(&[app, ("x", " y")]), Ended::Stream),
         (with(&[app, ("connection", "close")]), Ended::Stream),
-        (with(&[app, ("transfer-encoding", "chunked")]), Ended::Stream),
-        (with(&[app, ("te", "gzip")]), Ended::Stream),
-        (with(&[app, (":path", "/other")]), Ended::Stream),
-        (with(&[app, ("x", "y"), (":scheme", "https")]), Ended::Stream),
-        (with(&[app, (":status", "200")]), Ended::Stream),
-        (with(&[app, ("content-length", "+0")]), Ended::Stream),
         (with(&[app, ("content-length", "5")]), Ended::Stream),
-        (with(&[(":authority", "a b")]), Ended::Stream),
-        (get[1..].to_vec(), Ended::Stream),
-        ([&get[..2], &[app]].concat(), Ended::Stream),
-        ([&get[..2], &[("host", "app.test")]].concat(), Ended::Stream),
-        (with(&[app, ("X", "y")]), Ended::Stream),
-        (with(&[app, ("x y", "z")]), Ended::Stream),
-        (with(&[app, ("x:", "z")]), Ended::Stream),
-        (with(&[app, ("x", "\0")]), Ended::Stream),
         (with(&[app, ("x", "y\r\nz: a")]), Ended::Stream),
-        (with(&[app, (":unknown", "y")]), Ended::Stream),
-        (vec![(":method", "G T"), (":scheme", "https"), (":path", "/"), app], Ended::Stream),
     ];
     let mut client = two(&web);
     for (number, (fields, expected)) in of_streams.iter().enumerate() {

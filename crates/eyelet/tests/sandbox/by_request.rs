@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::ground::{Sandbox, is_possible, report};
 use crate::support::pki::Kind;
-use crate::support::{Pki, Talk, need, output, until};
+use crate::support::{Pki, Talk, need, output};
 
 const HOSTS: [(&str, &str); 1] = [("forge.test", "127.0.0.1")];
 /// The model example of the manual, and a profile that may do all. npm has a rule of its own.
@@ -79,11 +79,7 @@ impl Forge {
         let mut server = Command::new("python3");
         server.arg(program).arg(pki.folder.path().join("served"));
         let server = Talk::start(server.args([pki.text("forge.pem"), pki.text("forge.key")]));
-        let port = until("the forge's port", || {
-            let said = server.said();
-            let (port, _) = said.split_once("port ")?.1.split_once('\n')?;
-            port.trim().parse::<u16>().ok()
-        });
+        let port = server.port();
         pki.folder.write("profiles.toml", PROFILES.replace("PORT", &port.to_string()));
         Self { pki, server, port }
     }

@@ -106,6 +106,15 @@ pub struct Talk {
 }
 
 impl Talk {
+    /// The port that it says it listens at, once it has: `port N`.
+    pub fn port(&self) -> u16 {
+        until("the program's port", || {
+            let said = self.said();
+            let (port, _) = said.split_once("port ")?.1.split_once([' ', '\n'])?;
+            port.trim().parse().ok()
+        })
+    }
+
     pub fn start(command: &mut Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A program that a test has just written is busy while the child of another test, between

@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::client::Offer;
 use super::pki::{Leaf, Pki};
+use super::upstream::server_config;
 use super::{SOON, Upstream};
 
 /// An open connection of a client: the handle for requests, and the task that drives it.
@@ -174,16 +175,21 @@ pub fn speak(
     });
 }
 
+/// Hears a text.
+pub async fn hears(receive: &mut RecvStream, text: &str) {
+    let mut heard = Vec::new();
+    while heard.len() < text.len() {
+        let piece = receive.data().await.unwrap().unwrap();
+        receive.flow_control().release_capacity(piece.len()).unwrap();
+        heard.extend_from_slice(&piece);
+    }
+    assert_eq!(String::from_utf8_lossy(&heard), text);
+}
+
 fn acceptor(leaf: Leaf) -> tokio_rustls::TlsAcceptor {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.certificate], leaf.key)
-        .unwrap();
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Arc::new(config).into()
+    let mut config = server_config(leaf, rustls::ALL_VERSIONS);
+    Arc::get_mut(&mut config).unwrap().alpn_protocols = vec![b"h2".to_vec()];
+    config.into()
 }
 
 async fn serve<T: AsyncRead + AsyncWrite + Unpin>(

@@ -28,15 +28,12 @@ fn every_dependency_says_why() {
 /// The names in a crate's code that can be those of crates: of what is built without its tests, or
 /// of all.
 fn names<'a>(files: &'a [File], folder: &str, with_tests: bool) -> BTreeSet<&'a str> {
-    let (mut found, included) = (BTreeSet::new(), included(files, folder));
-    let of_crate = |file: &&File| {
-        let is_included = |path: &String| file.path == format!("{path}.rs") || file.within(path);
-        file.is_rust() && (file.within(folder) || included.iter().any(is_included))
-    };
-    for file in files.iter().filter(of_crate) {
-        // A feature has `testing` built for other crates.
-        let is_shipped = file.within(&format!("{folder}/src"))
-            && (!file.is_test() || file.path.contains("/testing"));
+    let mut found = BTreeSet::new();
+    for file in files.iter().filter(|file| file.is_rust() && file.within(folder)) {
+        // A feature has these built for other crates.
+        let is_for_others = ["/testing", "/sim/"].iter().any(|part| file.path.contains(part));
+        let is_shipped =
+            file.within(&format!("{folder}/src")) && (!file.is_test() || is_for_others);
         let tokens = tokens(&file.code);
         match (with_tests, is_shipped) {
             (true, _) => found.extend(roots(&tokens)),
@@ -57,27 +54,6 @@ fn roots<'a>(tokens: &[(usize, &'a str)]) -> Vec<&'a str> {
         !is_inner && (has_more || (*at > 0 && word(at - 1) == "use"))
     };
     (0..tokens.len()).filter(begins).map(word).collect()
-}
-
-/// The modules that a crate has from other crates' folders by `#[path]`, which are those of fuzz: a
-/// file, or some modules of a folder. Each is named without `.rs`.
-fn included(files: &[File], folder: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for file in files.iter().filter(|file| file.is_rust() && file.within(folder)) {
-        for part in file.text.split("#[path = \"../../").skip(1) {
-            let (path, rest) = part.split_once('"').unwrap();
-            if let Some(module) = path.strip_suffix(".rs") {
-                found.push(module.trim_end_matches("/mod").to_owned());
-                continue;
-            }
-            let within = rest.split('}').next().unwrap();
-            let modules = within.lines().filter_map(|line| {
-                line.trim_start().trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';')
-            });
-            found.extend(modules.map(|module| format!("{path}/{module}")));
-        }
-    }
-    found
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 /// A crate is earned by a rule, and this is it: what each may depend on. No list: anything.
 pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
-    ("crates/wire", Some(&[])),
+    ("crates/wire", Some(&["rustls"])), // with the feature `testing` only
     (
         "crates/policy",
         Some(&["arc-swap", "eyelet-wire", "foldhash", "ipnet", "regex", "thiserror"]),
@@ -513,7 +513,11 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-tls",
             "eyelet-upstream",
             "eyelet-wire",
+            "fastrand", // with the feature `testing` only, as `flate2`, `serde_json`, `tempfile`
+            "flate2",
             "http",
+            "serde_json",
+            "tempfile",
             "tokio",
             "tracing",
             "zeroize",

@@ -31,7 +31,8 @@ impl File {
 
     /// True if it is built for tests, examples or benchmarks only.
     pub fn is_test(&self) -> bool {
-        const TEST_PARTS: &[&str] = &["benches", "examples", "sim", "testing", "tests"];
+        const TEST_PARTS: &[&str] =
+            &["benches", "examples", "properties", "sim", "testing", "tests"];
         self.path.split(['/', '.']).any(|part| TEST_PARTS.contains(&part))
     }
 

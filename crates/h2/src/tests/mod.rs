@@ -6,6 +6,7 @@ mod defaults;
 mod floods;
 mod parked;
 mod parked_streams;
+mod properties;
 mod resting;
 mod sending;
 mod server;

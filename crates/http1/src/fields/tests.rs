@@ -3,6 +3,8 @@
 
 use super::*;
 
+mod gateway;
+
 fn request(fields: &[(&str, &str)]) -> request::Parts {
     let mut request = http::Request::get("https://a.test/p?q").version(Version::HTTP_11);
     for (name, value) in fields {

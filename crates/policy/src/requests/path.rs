@@ -287,6 +287,7 @@ const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::properties::path_has_one_reading;
 
     #[test]
     fn a_path_has_one_form_or_none() {
@@ -387,5 +388,26 @@ mod tests {
         for path in ["/", "/a/b-c_d.e", "/@scope/pkg/-/pkg-1.0.0.tgz"] {
             assert!(matches!(normalize_path(path), Ok(Cow::Borrowed(_))), "{path}");
         }
+    }
+
+    /// Origins decode a path once, twice, or not at all. Those that have a normal form lead none of
+    /// them out of a folder. Each path of four of these pieces is tried.
+    #[test]
+    fn a_path_with_a_normal_form_has_one_reading() {
+        const PIECES: [&str; 23] = [
+            "/", "//", ".", "..", "%2e", "%2f", "%5c", "\\", ";", "%3b", "%00", "%25", "2", "e",
+            "f", "%32", "%65", "a", "%61", "%", "%c3", "%a9", "%20",
+        ];
+        let mut normals = 0;
+        for number in 0..PIECES.len().pow(4) {
+            let mut path = String::from("/");
+            let mut left = number;
+            for _ in 0..4 {
+                path.push_str(PIECES[left % PIECES.len()]);
+                left /= PIECES.len();
+            }
+            normals += usize::from(path_has_one_reading(&path));
+        }
+        assert!(normals > 1_000, "{normals}");
     }
 }

@@ -2,7 +2,7 @@
 
 use eyelet_policy::{
     Decision, Fact, FactSource, Facts, Refusal, RequestFacts, RequestMatchers, RequestPattern,
-    Rule, RuleId, Rules, Verdict, normalize_path,
+    Rule, RuleId, Rules, Verdict,
 };
 use eyelet_wire::hello::HelloFacts;
 
@@ -187,50 +187,4 @@ fn another_name_is_served_only_by_the_very_rules() {
     ] {
         assert_eq!(rules.are_alike("a.example", name, RuleId(last)), is_alike, "{name} {last}");
     }
-}
-
-/// Decodes what is encoded, as an origin does.
-fn decode(text: &[u8]) -> Vec<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let (mut decoded, mut rest) = (Vec::new(), text);
-    while let [first, behind @ ..] = rest {
-        let pair = match behind {
-            [high, low, ..] if *first == b'%' => digit(*high).zip(digit(*low)),
-            _ => None,
-        };
-        decoded.push(pair.map_or(*first, |(high, low)| high << 4 | low));
-        rest = if pair.is_some() { &behind[2..] } else { behind };
-    }
-    decoded
-}
-
-/// Origins decode a path once, twice, or not at all. Those that have a normal form lead none of
-/// them out of a folder. Each path of four of these pieces is tried.
-#[test]
-fn a_path_with_a_normal_form_has_one_reading() {
-    const PIECES: [&str; 23] = [
-        "/", "//", ".", "..", "%2e", "%2f", "%5c", "\\", ";", "%3b", "%00", "%25", "2", "e", "f",
-        "%32", "%65", "a", "%61", "%", "%c3", "%a9", "%20",
-    ];
-    let mut normals = 0;
-    for number in 0..PIECES.len().pow(4) {
-        let mut path = String::from("/");
-        let mut left = number;
-        for _ in 0..4 {
-            path.push_str(PIECES[left % PIECES.len()]);
-            left /= PIECES.len();
-        }
-        let Ok(normal) = normalize_path(&path) else { continue };
-        normals += 1;
-        assert_eq!(normalize_path(&normal).as_deref(), Ok(&*normal), "{path}");
-        let once = decode(path.as_bytes());
-        assert_eq!(decode(normal.as_bytes()), once, "{path}");
-        for read in [path.as_bytes(), &once, &decode(&once)] {
-            assert!(!read.windows(2).any(|two| two == b"//"), "{path}");
-            assert!(!read.iter().any(|byte| matches!(byte, 0 | b'\\' | b';')), "{path}");
-            let mut segments = read.split(|byte| *byte == b'/');
-            assert!(!segments.any(|segment| segment == b"." || segment == b".."), "{path}");
-        }
-    }
-    assert!(normals > 1_000, "{normals}");
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::HELLO_BYTES_MAX;
 use super::made::{Made, USUAL, crypto, long_hello};
-use crate::testing::datagrams_are_read;
+use crate::properties::datagrams_are_read;
 use crate::{InitialRead, InitialReader};
 
 /// A CRYPTO frame between other frames.

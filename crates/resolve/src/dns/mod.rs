@@ -3,8 +3,8 @@
 pub mod answer;
 pub mod found;
 pub mod https;
-#[cfg(test)]
-mod properties;
+#[cfg(any(test, fuzzing))]
+pub mod properties;
 pub mod resolved;
 pub mod resolver;
 pub mod resolvers;

@@ -3,7 +3,7 @@
 
 use super::properties::LIMIT;
 use super::{Spec, ext, message, record, records, sni, vec16};
-use eyelet_wire::hello::{Fault, HelloReader, Peek, Sni, SniFault};
+use crate::hello::{Fault, HelloReader, Peek, Sni, SniFault};
 use rustls::server::Acceptor;
 use rustls::{Error, PeerIncompatible};
 use std::string::String;

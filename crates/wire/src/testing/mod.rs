@@ -1,6 +1,5 @@
-//! Builds hellos and cuts them up, for the tests of this crate and for the fuzz targets, which
-//! include this folder, too.
-#![allow(dead_code, missing_docs)]
+//! Builds hellos and cuts them up, for the tests of this crate and for the fuzz targets.
+#![allow(missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[cfg(not(miri))] // It asks rustls, whose C miri does not run.

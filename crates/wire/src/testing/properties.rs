@@ -2,14 +2,14 @@
 //! this crate and the fuzz targets call the same ones.
 
 use super::records;
-use eyelet_wire::connect::{CONNECT_HEAD_BYTES_MAX, ConnectPeek, ConnectReader};
-use eyelet_wire::hello::{Hello, HelloReader, Peek, Sni};
-use eyelet_wire::ja4::{JA4_LEN, ja4};
-use eyelet_wire::proxy::{self, ProxyPeek};
-use eyelet_wire::record::RecordHeader;
-use eyelet_wire::server_hello::{ServerHelloReader, ServerPeek};
-use eyelet_wire::socks::{self, SocksPeek};
-use eyelet_wire::traceparent::{TRACEPARENT_BYTES, TraceParent};
+use crate::connect::{CONNECT_HEAD_BYTES_MAX, ConnectPeek, ConnectReader};
+use crate::hello::{Hello, HelloReader, Peek, Sni};
+use crate::ja4::{JA4_LEN, ja4};
+use crate::proxy::{self, ProxyPeek};
+use crate::record::RecordHeader;
+use crate::server_hello::{ServerHelloReader, ServerPeek};
+use crate::socks::{self, SocksPeek};
+use crate::traceparent::{TRACEPARENT_BYTES, TraceParent};
 use std::format;
 use std::string::String;
 use std::vec::Vec;

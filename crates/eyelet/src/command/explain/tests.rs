@@ -90,18 +90,20 @@ fn an_egress_gateway() {
     );
 }
 
+const BUILDS: &str = "rule:    rule 1 \"builds\"\n\
+     action:  splice to a.packages.example:443\n\
+     listed:  client by \"10.20.0.0/16\" in builders.txt\n\
+     listed:  connect by \".packages.example\" in allow.txt\n\
+     listed:  sni by \".packages.example\" in allow.txt\n\
+     asked:   the hello was read\n\
+     No rule comes before it.\n";
+
 #[test]
 fn lists_from_files() {
     check(
         "ci.toml",
         "--connect A.packages.example:443 --sni a.packages.example --client 10.20.3.4",
-        "rule:    rule 1 \"builds\"\n\
-         action:  splice to a.packages.example:443\n\
-         listed:  client by \"10.20.0.0/16\" in builders.txt\n\
-         listed:  connect by \".packages.example\" in allow.txt\n\
-         listed:  sni by \".packages.example\" in allow.txt\n\
-         asked:   the hello was read\n\
-         No rule comes before it.\n",
+        BUILDS,
     );
     for (flags, miss) in [
         (
@@ -326,17 +328,7 @@ fn a_destination_that_is_guarded_is_said() {
 /// once.
 #[test]
 fn a_connect_names_its_hello() {
-    check(
-        "ci.toml",
-        "--connect a.packages.example:443 --client 10.20.3.4",
-        "rule:    rule 1 \"builds\"\n\
-         action:  splice to a.packages.example:443\n\
-         listed:  client by \"10.20.0.0/16\" in builders.txt\n\
-         listed:  connect by \".packages.example\" in allow.txt\n\
-         listed:  sni by \".packages.example\" in allow.txt\n\
-         asked:   the hello was read\n\
-         No rule comes before it.\n",
-    );
+    check("ci.toml", "--connect a.packages.example:443 --client 10.20.3.4", BUILDS);
     let file = std::env::temp_dir().join(format!("eyelet-early-{}.toml", std::process::id()));
     let text = "[[listener]]\naddress = \"[::]:3128\"\nkind = \"connect\"\n\
         [[rule]]\nname = \"web\"\nconnect = \"*:443\"\nsni = \"a.example\"\naction = \"splice\"\n\

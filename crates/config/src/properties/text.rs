@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use eyelet_config::{Depth, Diagnostic, Severity, parse};
+use crate::{Depth, Diagnostic, Severity, parse};
 
 /// Most diagnostics of a text: 1,000 errors, 200 warnings, and the count of the rest.
 const DIAGNOSTICS_MAX: usize = 1201;

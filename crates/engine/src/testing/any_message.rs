@@ -2,20 +2,18 @@
 //! and read again as the same; and a worker that gets it has nothing left when it is gone.
 
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
-use eyelet_engine::departure::BATCH_DESCRIPTORS_MAX;
-use eyelet_engine::moving::group::SocketRoom;
-use eyelet_engine::moving::parcel::Parcel;
-use eyelet_engine::moving::parts::{GroupProgress, IncomingGroup};
-use eyelet_engine::testing::flows::come_and_go;
-use eyelet_engine::worker::{Process, Settings, Worker};
-use eyelet_memory::budget::{Account, Budget};
+use eyelet_memory::budget::Account;
 use eyelet_record::{EXPORT_BYTES, Session};
 use eyelet_sys::socket::datagram;
+
+use super::flows::come_and_go;
+use super::worker;
+use crate::departure::BATCH_DESCRIPTORS_MAX;
+use crate::moving::group::SocketRoom;
+use crate::moving::parcel::Parcel;
+use crate::moving::parts::{GroupProgress, IncomingGroup};
 
 /// Messages that are read. The input changes their bytes.
 const STORED: [&str; 11] = [
@@ -113,7 +111,7 @@ fn parcel(bytes: &[u8], edge: Vec<OwnedFd>) -> bool {
 /// Any messages as the parts of a group. What of it has come is counted, and nothing is left of it.
 /// Returns how many groups were whole and read.
 pub fn group_in_parts(mut bytes: &[u8]) -> usize {
-    let Some(worker) = worker() else { return 0 };
+    let worker = worker();
     let mut incoming: Option<IncomingGroup> = None;
     let mut groups = 0;
     while let [l0, l1, count, rest @ ..] = bytes {
@@ -142,7 +140,7 @@ pub fn group_in_parts(mut bytes: &[u8]) -> usize {
 /// A message of flows with so many sockets: it is read or not. Those that are served leave again,
 /// and nothing is left of them. Returns how many were.
 pub fn flows(count: u8, body: &[u8]) -> usize {
-    let Some(worker) = worker() else { return 0 };
+    let worker = worker();
     let discard = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
     let socket = |_| datagram::connect(discard, None).ok();
     let Some(sockets) = (0..count % 8).map(socket).collect() else { return 0 };
@@ -161,7 +159,7 @@ fn sockets(count: usize) -> Option<(Vec<OwnedFd>, Vec<OwnedFd>)> {
 
 /// Parks it in a worker, which sends what it holds. Then it leaves again, and is ended.
 fn serve(parcel: Parcel) {
-    let Some(worker) = worker() else { return };
+    let worker = worker();
     if parcel.attach(&worker).is_err() {
         return;
     }
@@ -180,21 +178,4 @@ fn serve(parcel: Parcel) {
     assert_eq!(worker.process.descriptors.load(Relaxed), 0);
     assert_eq!(worker.process.budget.used_by(Account::Relayed), 0);
     assert!(worker.shared.borrow().is_empty());
-}
-
-fn worker() -> Option<Rc<Worker>> {
-    let settings = Settings {
-        idle_timeout: Duration::from_secs(300),
-        state_idle_timeout: Duration::from_secs(300),
-        quic_idle_timeout: Duration::from_secs(60),
-        body_timeout: Duration::from_secs(300),
-        upstream_timeout: Duration::from_secs(300),
-        shed_idle: false,
-        drain_timeout: Duration::from_secs(1),
-        connections_max: 1_000,
-        descriptors_max: 1_000,
-        may_list: false,
-    };
-    let process = Process::new(Arc::new(Budget::new(64 << 20, 0)));
-    Some(Rc::new(Worker::new(1, settings, Arc::new(process), Arc::default()).ok()?))
 }

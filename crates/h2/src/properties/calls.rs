@@ -1,11 +1,10 @@
 //! Any order of calls on a client and a server that are connected: what one says the other hears,
-//! in whatever pieces it arrives. The fuzz target and the property test call [`any_calls`].
-#![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! in whatever pieces it arrives.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use eyelet_h2::hpack::HeaderField;
-use eyelet_h2::{
+use crate::hpack::HeaderField;
+use crate::{
     ConnectionFault, ErrorCode, FRAME_BYTES_MAX, H2Connection, H2Event, H2Limits, H2Received,
     HeaderFields, ParkedConnection, RequestKind, StreamFault,
 };

@@ -1,15 +1,16 @@
 //! Messages of other processes: the fuzz target's property, on inputs that a fuzzer would need long
 //! to find, and on random ones.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod any_message;
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 
-use any_message::{FLOWS, FLOWS_SOCKETS, any_message, flows, from_hex, group_in_parts, stored};
-use eyelet_engine::departure::LeavingBatch;
-use eyelet_engine::moving::parts::parts;
 use fastrand::Rng;
+
+use super::parts::parts;
+use crate::departure::LeavingBatch;
+use crate::testing::any_message::{
+    FLOWS, FLOWS_SOCKETS, any_message, flows, from_hex, group_in_parts, stored,
+};
 
 /// Changes of good messages that the test tries: a second in a debug build.
 const TRIES: usize = 2_000;

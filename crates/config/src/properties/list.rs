@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use eyelet_config::lists::{MISTAKES_MAX, parse_list};
-use eyelet_config::{Diagnostic, ListKind, Severity};
 use eyelet_policy::List;
 use ipnet::IpNet;
+
+use crate::lists::{MISTAKES_MAX, parse_list};
+use crate::{Diagnostic, ListKind, Severity};
 
 /// Bytes are a list that has each of their entries, or mistakes with places in them.
 ///

@@ -1,9 +1,7 @@
-//! The properties that must hold for any bytes: no panic, the same result in every cut, and bounds.
-//! The fuzz targets and the property tests call these functions.
-#![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::panic)]
+//! Any bytes of a peer: no panic, the same result in every cut, and bounds.
 
-use eyelet_h2::hpack::{HeaderField, HpackDecoder, HpackEncoder, HpackFault};
-use eyelet_h2::{
+use crate::hpack::{HeaderField, HpackDecoder, HpackEncoder, HpackFault};
+use crate::{
     ConnectionFault, ErrorCode, H2Connection, H2Event, H2Limits, H2Received, INPUT_BYTES_MIN,
     LastOfStream, OUTPUT_BYTES_MAX, PREFACE, ParkedAnswer, ParkedConnection, RequestKind,
 };

@@ -1,13 +1,8 @@
-//! Any file of a certificate or of revocation lists is read or refused. The fuzz targets
-//! `certificate` and `crl` assert the same.
+//! Any file of a certificate or of revocation lists is read or refused.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used)]
 
-mod certificate;
-mod crl;
-
-use certificate::file_is_read_or_refused;
-use crl::nothing_passes_unsigned;
+use crate::properties::{file_is_read_or_refused, nothing_passes_unsigned};
 
 #[test]
 fn lists_that_nobody_has_signed() {

@@ -1,15 +1,12 @@
 //! Runs of the simulator by seeds, and of exchanges that move to another process at every byte.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod sim;
 
 use std::panic::resume_unwind;
 
-use sim::each_byte;
-use sim::edge::Setup;
-use sim::events::Events;
-use sim::run::{Report, run_alone};
-use sim::scenario::Scenario;
+use super::each_byte;
+use super::edge::Setup;
+use super::events::Events;
+use super::run::{Report, run_alone};
+use super::scenario::Scenario;
 
 /// Seeds in the test suite: a few seconds in a debug build.
 const SEEDS: u64 = 1_000;

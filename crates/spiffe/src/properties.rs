@@ -1,6 +1,6 @@
 //! The properties that hold for all messages of the Workload API.
 
-use eyelet_spiffe::message::read;
+use crate::message::read;
 
 /// A message is read, or refused as a whole. One that is read may stand twice, because repeated
 /// fields add up: the first identity is still the workload's own, and no bundle is replaced.

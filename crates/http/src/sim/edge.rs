@@ -34,7 +34,7 @@ use eyelet_tls::server::ServerConfigs;
 use eyelet_tls::tickets::TicketKeys;
 use tempfile::TempDir;
 
-use eyelet_http::WokenConnection;
+use crate::WokenConnection;
 
 /// The names that clients ask for. The upstream of the second speaks HTTP/2, and the others
 /// HTTP/1.1. The edge codes the responses of the third.
@@ -240,31 +240,31 @@ impl Program for Edge {
         self.rested_shared.update(|rested| rested + usize::from(is_shared));
         let Relay::Terminate(terminated) = relay else { panic!("the simulator has none") };
         let http = self.http.borrow().clone();
-        eyelet_http::serve(http, WokenConnection { handle, info, counted }, terminated)
+        crate::serve(http, WokenConnection { handle, info, counted }, terminated)
     }
 
     fn answer(&self, state: &mut [u8], bytes: &[u8], out: &mut Vec<u8>) -> usize {
-        eyelet_http::answer_parked(state, bytes, out)
+        crate::answer_parked(state, bytes, out)
     }
 
     fn last_bytes(&self, kept: KeptExchanges<'_>) -> Vec<u8> {
-        eyelet_http::last_bytes(kept)
+        crate::last_bytes(kept)
     }
 
     fn close_upstreams(&self, resting: KeptExchanges<'_>, send: &mut dyn FnMut(usize, &[u8])) {
-        eyelet_http::close_upstreams(resting, send);
+        crate::close_upstreams(resting, send);
     }
 
     fn rest_wait(&self, resting: KeptExchanges<'_>, settings: &Settings) -> Duration {
-        eyelet_http::rest_wait(resting, settings)
+        crate::rest_wait(resting, settings)
     }
 
     fn upstream_bytes(&self, resting: KeptExchanges<'_>) -> usize {
-        eyelet_http::upstream_bytes(resting)
+        crate::upstream_bytes(resting)
     }
 
     fn end_resting(&self, info: ConnectionInfo, resting: KeptExchanges<'_>, end: &End) {
-        eyelet_http::end_resting(self.http.borrow().clone(), info, resting, &end.reason);
+        crate::end_resting(self.http.borrow().clone(), info, resting, &end.reason);
     }
 
     fn pack_state(
@@ -274,19 +274,19 @@ impl Program for Edge {
         streams: (usize, usize),
     ) -> Option<PackedBytes> {
         let pieces = &self.http.borrow().engine.pieces;
-        decided.http2.then(|| eyelet_http::pack_state(state, streams, pieces)).flatten()
+        decided.http2.then(|| crate::pack_state(state, streams, pieces)).flatten()
     }
 
     fn reads_exchange(&self, decided: &Decided, exchange: &[u8], is_shared: bool) -> bool {
-        !decided.http2 && eyelet_http::is_exchange(exchange, is_shared)
+        !decided.http2 && crate::is_exchange(exchange, is_shared)
     }
 
     fn find_partners(&self, kept: &KeptStreams, found: &mut Partners) -> bool {
-        eyelet_http::find_partners(kept, found)
+        crate::find_partners(kept, found)
     }
 
     fn detach_links(&self, kept: Vec<KeptStreams>) -> Option<DetachedLinks> {
-        eyelet_http::detach_links(kept)
+        crate::detach_links(kept)
     }
 
     fn reads_links(
@@ -295,7 +295,7 @@ impl Program for Edge {
         connections: &[(KeptExchanges<'_>, &[StreamRef])],
     ) -> bool {
         let budget = &self.http.borrow().engine.process.budget;
-        eyelet_http::reads_links(budget, links, connections)
+        crate::reads_links(budget, links, connections)
     }
 
     fn attach_links(
@@ -304,11 +304,11 @@ impl Program for Edge {
         connections: &[(Key, Vec<StreamRef>)],
     ) -> Vec<AttachedStreams> {
         let engine = self.http.borrow().engine.clone();
-        eyelet_http::attach_links(&engine, links, connections)
+        crate::attach_links(&engine, links, connections)
     }
 
     fn ends_with_rule(&self, exchange: &[u8]) -> bool {
-        eyelet_http::has_switched(exchange)
+        crate::has_switched(exchange)
     }
 
     fn task_bytes(&self, decided: &Decided) -> usize {
@@ -339,7 +339,7 @@ impl Program for Edge {
         http.compressors.recount();
         let budget = http.engine.process.budget.clone();
         drop(http);
-        eyelet_http::forget_unused(&budget);
+        crate::forget_unused(&budget);
     }
 
     fn is_resting(&self) -> bool {

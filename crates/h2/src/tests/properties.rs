@@ -1,12 +1,10 @@
 //! The properties that the fuzz targets assert, on bytes that resemble frames, blocks and exports.
-#![allow(clippy::unwrap_used)]
-
-mod arbitrary;
-#[path = "calls/mod.rs"]
-mod calls;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+use crate::properties::bytes::{any_blocks, any_frames, any_parked};
+use crate::properties::calls::{Call, any_calls};
 
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let kind = prop_oneof![0_u8..11, Just(16), any::<u8>()];
@@ -27,19 +25,19 @@ proptest! {
     #[test]
     fn calls(
         limits in any::<(u8, u8)>(),
-        all in vec(any::<(u8, u8, u16, bool)>().prop_map(calls::Call::of), 0..120),
+        all in vec(any::<(u8, u8, u16, bool)>().prop_map(Call::of), 0..120),
     ) {
-        calls::any_calls(limits, &all);
+        any_calls(limits, &all);
     }
 
     #[test]
     fn frames(begin in (any::<u8>(), any::<u8>()), all in vec(frame(), 0..16)) {
-        arbitrary::any_frames(&[&[begin.0, begin.1][..], &all.concat()].concat());
+        any_frames(&[&[begin.0, begin.1][..], &all.concat()].concat());
     }
 
     #[test]
     fn blocks(data in vec(any::<u8>(), 0..200)) {
-        arbitrary::any_blocks(&data);
+        any_blocks(&data);
     }
 
     #[test]
@@ -49,14 +47,14 @@ proptest! {
         frames in vec(frame(), 0..8),
     ) {
         let seeds = [
-            &include_bytes!("../../../fuzz/seeds/h2_import/served")[..],
-            include_bytes!("../../../fuzz/seeds/h2_import/streams"),
+            &include_bytes!("../../../../fuzz/seeds/h2_import/served")[..],
+            include_bytes!("../../../../fuzz/seeds/h2_import/streams"),
         ];
         let mut bytes = seeds[usize::from(has_streams)].to_vec();
         for (at, byte) in changes {
             let len = bytes.len();
             bytes[usize::from(at) % len] = byte;
         }
-        arbitrary::any_parked(&[&bytes[..], &frames.concat()].concat());
+        any_parked(&[&bytes[..], &frames.concat()].concat());
     }
 }

@@ -1,13 +1,8 @@
 //! Any text is a checked configuration or a list of mistakes with valid places, any list is read
-//! or refused. The fuzz targets `config` and `list_file` assert the same.
+//! or refused.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod list;
-mod property;
-
-use list::bytes_are_a_list;
-use property::text_is_checked;
+use super::list::bytes_are_a_list;
+use super::text::text_is_checked;
 
 const EXAMPLES: [&str; 6] = [
     include_str!("../../../../examples/acme.toml"),

@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod property;
-
-use eyelet_spiffe::message::read;
-use property::message_is_read_or_refused;
 use rcgen::{CertificateParams, KeyPair, SanType};
+
+use super::read;
+use crate::properties::message_is_read_or_refused;
 
 const ID: &str = "spiffe://one.test/edge";
 

@@ -87,7 +87,7 @@ impl Process {
         let budget = self.stepper.worker.process.budget.clone();
         drop(edge);
         for _ in 0..LAST_ITERATIONS {
-            eyelet_http::forget_unused(&budget);
+            crate::forget_unused(&budget);
             self.stepper.iterate();
             for _ in 0..LAST_POLLS {
                 tokio::task::yield_now().await;

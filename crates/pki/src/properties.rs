@@ -1,11 +1,17 @@
-//! Properties of loading a file with a certificate and a key, for any bytes.
+//! Properties of files of certificates and of revocation lists, for any bytes. The fuzz targets
+//! `certificate` and `crl` and the tests of this crate assert them.
+
+// A broken property is a finding of the test or the fuzz target that asked for it.
+#![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use eyelet_pki::certificate::CertificateFiles;
-use eyelet_pki::certificate::{EXPIRY_WARNING, check_key, describe, load, names};
+use rustls_pki_types::{CertificateDer, UnixTime};
+
+use crate::certificate::{CertificateFiles, EXPIRY_WARNING, check_key, describe, load, names};
+use crate::crl::Revocations;
 
 /// A file gives the same result each time. Either certificate and key can be used, or the error
 /// names the file.
@@ -48,4 +54,19 @@ fn scratch() -> PathBuf {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
     let name = || format!("eyelet-certificate-{}.pem", std::process::id());
     FILE.get_or_init(|| std::env::temp_dir().join(name())).clone()
+}
+
+/// A list that no authority has signed is refused, and a certificate that no list covers does not
+/// pass.
+///
+/// # Panics
+///
+/// If that does not hold.
+pub fn nothing_passes_unsigned(bytes: &[u8]) {
+    let refused = Revocations::parse(bytes, &[], true).err();
+    assert!(refused.is_some(), "nobody has signed it");
+    assert_eq!(refused, Revocations::parse(bytes, &[], true).err(), "the same bytes");
+    let (leaf, now) = (CertificateDer::from(bytes), Duration::from_secs(1_700_000_000));
+    let known = Revocations::default();
+    assert!(known.check(&leaf, &[], UnixTime::since_unix_epoch(now)).is_err(), "no list covers it");
 }

@@ -6,7 +6,7 @@
 //! The upstreams listen at Unix sockets, so that a dial succeeds at once. Limits that are compared
 //! with the system's clock (a body that does not move, the age of a kept connection) do not pass in
 //! a run; all others do.
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod backend;
 mod client;
@@ -24,5 +24,7 @@ mod reader;
 mod request;
 pub mod run;
 pub mod scenario;
+#[cfg(test)]
+mod tests;
 mod verdict;
 mod websocket;
