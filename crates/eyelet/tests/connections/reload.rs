@@ -450,9 +450,16 @@ fn a_process_is_found_by_its_file() {
     let said = output(scene.command().arg("reload").arg(&link));
     assert_eq!(said.status.code(), Some(0), "{}", said.text);
     let lonely = scene.pki.folder.write("lonely.toml", "");
-    let said = output(scene.command().arg("reload").arg(lonely));
-    assert_eq!(said.status.code(), Some(1));
-    assert!(said.text.contains("no process"), "{}", said.text);
+    let served = format!("{}, process {}", scene.file.display(), scene.edge.pid().as_raw_nonzero());
+    for wrong in [lonely, scene.pki.folder.path().join("none.toml")] {
+        let said = output(scene.command().arg("reload").arg(&wrong));
+        assert_eq!(said.status.code(), Some(1));
+        assert!(said.text.contains(&format!(" (served: {served})")), "{}", said.text);
+        let is_said = said.text.contains("no process of this user serves");
+        assert_eq!(is_said, wrong.exists(), "{}", said.text);
+    }
+    let listed = output(scene.command().arg("list")).text;
+    assert!(listed.contains(&format!("edges: {served}\n")), "{listed}");
     let mut second = scene.command();
     second.arg("serve").arg(&scene.file);
     let second = Edge::spawn(second, 1);
