@@ -402,6 +402,14 @@ fn a_mistake_changes_nothing() {
     scene.write_text(&text.replace("workers = 2", "workers = 1"));
     let said = scene.reload();
     assert_eq!(said.status.code(), Some(0));
+    let limits = ". A connection with an upstream takes two descriptors";
+    assert_eq!(scene.edge.log().matches(limits).count(), 1, "they are as they were");
+    scene.write_text(&format!("{text}[limits]\nconnections_max = 10\n"));
+    scene.reload_well();
+    scene.edge.wait_log("at most 10 connections: connections_max; descriptors for ");
+    assert_eq!(scene.edge.log().matches(limits).count(), 2, "{}", scene.edge.log());
+    scene.write_text(&text.replace("workers = 2", "workers = 1"));
+    scene.reload_well();
     let file = scene.file.display();
     let advice = format!("`workers` stays as it was: `eyelet upgrade {file}` changes it");
     assert!(said.text.contains(&advice), "{}", said.text);
