@@ -195,7 +195,7 @@ impl Health {
         self.down_until_ms.store(0, Relaxed);
         self.counters.is_down.store(false, Relaxed);
         let after = Duration::from_millis(now_ms.saturating_sub(down.since_ms));
-        tracing::warn!("upstream {} is up again after {:.1} s", self.name, after.as_secs_f64());
+        tracing::info!("upstream {} is up again after {:.1} s", self.name, after.as_secs_f64());
     }
 }
 

@@ -10,5 +10,6 @@
 mod choice;
 pub mod group;
 pub mod health;
+pub mod shortages;
 pub mod sources;
 pub mod table;

@@ -167,14 +167,14 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
     };
     let shared = worker.shared.borrow();
     let has_exchange = relay.served_flow().is_some_and(|flow| flow.exchange().is_some());
-    let has_upstream = upstream.is_some() || has_exchange;
+    let upstreams = (upstream.is_some(), worker.resting_streams(relay));
     let kind = match relay {
         Relay::Cleartext(_) => ConnectionKind::Cleartext,
         Relay::Held(_) => ConnectionKind::Held,
         Relay::Splice(_) => ConnectionKind::Spliced,
         Relay::Terminate(terminated) if terminated.is_originated() => ConnectionKind::Originated,
         Relay::Terminate(terminated) if terminated.flow.is_websocket() => ConnectionKind::WebSocket,
-        Relay::Terminate(_) if has_upstream && !has_exchange => ConnectionKind::Tcp,
+        Relay::Terminate(_) if upstream.is_some() && !has_exchange => ConnectionKind::Tcp,
         Relay::Terminate(_) if info.decided(&shared)?.http2 => ConnectionKind::Http2,
         Relay::Terminate(_) => ConnectionKind::Http1,
     };
@@ -183,8 +183,7 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
         true => State::Parked,
         false => State::Moving,
     };
-    let mut view = ConnectionView::parked(info, &shared, (state, kind), idle_ms, has_upstream)?;
-    view.resting = worker.resting_streams(relay);
+    let mut view = ConnectionView::parked(info, &shared, (state, kind), idle_ms, upstreams)?;
     view.requests = match relay {
         Relay::Held(held) => held.key().and_then(held_request).into_iter().collect(),
         _ => worker.resting_requests(relay),

@@ -36,6 +36,7 @@ const CHANGE_KEY: &[u8] = b"acme rollover";
 const RECORDS: &[u8] = b"acme record";
 const HELD: &[u8] = b"held";
 const EXPLAIN: &[u8] = b"explain\t";
+const FILE: &[u8] = b"file";
 /// Bytes of a request: the longest path (PATH_MAX) and the word before it.
 const REQUEST_BYTES_MAX: usize = 4096 + 16;
 /// The time that a client of the socket may take to send its request, and to read the answer.
@@ -44,6 +45,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// together, and than that of a change of the account's key.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 const _: () = assert!(eyelet_acme::CHANGE_TIMEOUT.as_secs() < ANSWER_TIMEOUT.as_secs());
+/// The time that a process may take to say which file it serves. One that reloads says it later.
+const FILE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Processes that are asked for their file.
+const FILES_MAX: usize = 8;
 /// The time for which two processes may be seen while one replaces the other: the old one closes
 /// its socket at once after the new one has opened its own.
 const TWO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -90,6 +95,8 @@ pub enum ControlCommand {
     Held(Option<HeldCommand>),
     /// To explain a connection, by these flags of `eyelet explain`.
     Explain(Vec<String>),
+    /// To say which file it serves.
+    File,
 }
 
 /// A verdict on what is held.
@@ -291,6 +298,7 @@ fn parse(said: &[u8]) -> Option<ControlCommand> {
     }
     match said.split(|byte| *byte == b' ').next()? {
         RELOAD if said == RELOAD => Some(ControlCommand::Reload),
+        FILE if said == FILE => Some(ControlCommand::File),
         UPGRADE if said == UPGRADE => Some(ControlCommand::Upgrade(None)),
         UPGRADE => {
             let path = Path::new(OsStr::from_bytes(said.get(UPGRADE.len() + 1..)?));
@@ -370,7 +378,7 @@ fn ask_all(request: &[u8]) -> ExitCode {
     };
     let mut outcome = ReloadOutcome { code: 1, text: String::new() };
     for (_, pid, stream) in found {
-        let said = converse(stream, request);
+        let said = converse(stream, request, ANSWER_TIMEOUT);
         let said = said.unwrap_or_else(|error| {
             ReloadOutcome::failed(format_args!("eyelet: process {pid}: {error}"))
         });
@@ -457,7 +465,7 @@ fn print(said: &Result<ReloadOutcome, String>) -> ExitCode {
 
 fn ask(file: &Path, request: &[u8]) -> Result<ReloadOutcome, String> {
     let shown = file.display();
-    let names = names(file).map_err(|error| format!("{shown}: {error}"))?;
+    let names = names(file).map_err(|error| format!("{shown}: {error}{}", others_served()))?;
     let end = Instant::now() + TWO_TIMEOUT;
     let mut found = search(Some(&names))?;
     while found.len() > 1 && Instant::now() < end {
@@ -466,17 +474,38 @@ fn ask(file: &Path, request: &[u8]) -> Result<ReloadOutcome, String> {
     }
     match found.len() {
         0 => Err(format!(
-            "no process of this user serves {shown}: `eyelet serve {shown}` starts one; ask \
-             another user's as that user, or as root"
+            "no process of this user serves {shown}{}: `eyelet serve {shown}` starts one; ask \
+             another user's as that user, or as root",
+            others_served()
         )),
         1 => found.pop().map_or(Err(String::new()), |(_, pid, stream)| {
-            converse(stream, request).map_err(|error| format!("process {pid}: {error}"))
+            converse(stream, request, ANSWER_TIMEOUT)
+                .map_err(|error| format!("process {pid}: {error}"))
         }),
         _ => {
             let pids: Vec<String> = found.iter().map(|(_, pid, _)| pid.to_string()).collect();
             let pids = pids.join(", ");
             Err(format!("more than one process serves {shown} ({pids}): send SIGHUP to one"))
         }
+    }
+}
+
+/// The files that processes of this user serve, each with its process. Files of processes that do
+/// not answer at once are left out.
+pub fn served() -> Vec<String> {
+    let found = search(None).unwrap_or_default().into_iter().take(FILES_MAX);
+    let said = found.filter_map(|(_, pid, stream)| {
+        let said = converse(stream, FILE, FILE_TIMEOUT).ok()?;
+        (said.code == 0).then(|| format!("{}, process {pid}", said.text.trim_end()))
+    });
+    said.collect()
+}
+
+/// The files that are served instead of another one, for a sentence.
+fn others_served() -> String {
+    match served().join("; ") {
+        none if none.is_empty() => none,
+        some => format!(" (served: {some})"),
     }
 }
 
@@ -492,8 +521,12 @@ fn search(names: Option<&[String; 2]>) -> Result<Vec<(PathBuf, u32, StdStream)>,
     Ok(found)
 }
 
-fn converse(mut stream: StdStream, request: &[u8]) -> io::Result<ReloadOutcome> {
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+fn converse(
+    mut stream: StdStream,
+    request: &[u8],
+    answer_timeout: Duration,
+) -> io::Result<ReloadOutcome> {
+    stream.set_read_timeout(Some(answer_timeout))?;
     stream.write_all(&[request, b"\n"].concat())?;
     let mut said = String::new();
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut said)?;
@@ -645,6 +678,8 @@ mod tests {
             ),
             ("explain", None),
             ("explained\ta", None),
+            ("file", Some(ControlCommand::File)),
+            ("file a", None),
             ("reload now", None),
             ("reloaded", None),
             ("", None),

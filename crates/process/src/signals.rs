@@ -240,6 +240,10 @@ impl Operated<'_> {
         let outcome = match &request.command {
             ControlCommand::Held(command) => answer_held(&self.running.holds(), command.as_ref()),
             ControlCommand::Explain(words) => (self.explain)(words, &self.running.config()),
+            ControlCommand::File => match std::path::absolute(self.file) {
+                Ok(path) => ReloadOutcome { code: 0, text: format!("{}\n", path.display()) },
+                Err(error) => ReloadOutcome::failed(error),
+            },
             _ => return,
         };
         request.answer(&outcome).await;

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use eyelet_balance::group::{Group, Member};
+use eyelet_balance::shortages;
 use eyelet_balance::sources::{SourceAddresses, SourceUse};
 use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
 use eyelet_engine::worker::Registration;
@@ -231,7 +232,11 @@ impl NoSource {
     ) -> io::Error {
         let why = match last {
             Some((source_address, why)) => Self::Faulty { source_address, why },
-            None => Self::no_port(sources, upstream),
+            None => {
+                let why = Self::no_port(sources, upstream);
+                shortages::say(upstream, &why);
+                why
+            }
         };
         why.into()
     }
@@ -262,7 +267,9 @@ impl NoSource {
 
     /// The lack of a port where the kernel chooses the address.
     fn none_left(upstream: SocketAddr) -> Self {
-        Self::OfOthers { upstream, others: " or".into() }
+        let why = Self::OfOthers { upstream, others: " or".into() };
+        shortages::say(upstream, &why);
+        why
     }
 }
 

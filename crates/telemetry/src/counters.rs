@@ -274,7 +274,7 @@ impl std::fmt::Display for CounterValues {
         write!(
             f,
             ": {} spliced, {} terminated, {} originated, {} refused, {} failed, \
-             {} left, {} shed; \
+             {} left, {} shed; {} drained; \
              accepting paused {} times, the kernel dropped {}, {} access lines lost; \
              {} files replaced, {} times a file that changed could not be used",
             self.spliced,
@@ -284,6 +284,7 @@ impl std::fmt::Display for CounterValues {
             self.failed,
             self.left,
             self.shed,
+            self.ended[Class::Drained as usize],
             self.accept_pauses,
             self.listen_drops,
             self.lines_lost,

@@ -241,14 +241,16 @@ pub struct ConnectionView<'a> {
 }
 
 impl<'a> ConnectionView<'a> {
-    /// The view of a parked connection. `has_upstream`: whether it has one now.
+    /// The view of a parked connection. It has an upstream now if it has a socket to one, or if
+    /// what rests on it has asked one.
     pub fn parked(
         info: &'a Parked,
         shared: &'a SharedInfo,
         (state, kind): (State, ConnectionKind),
         idle_ms: u64,
-        has_upstream: bool,
+        (has_socket, resting): (bool, StreamCounts),
     ) -> Option<Self> {
+        let has_upstream = has_socket || resting.all() > resting.of(StreamKind::Held);
         let decided = info.decided(shared)?;
         Some(Self {
             id: info.id(),
@@ -265,7 +267,7 @@ impl<'a> ConnectionView<'a> {
             idle_ms: Some(idle_ms),
             bytes_to_upstream: info.bytes_to_upstream,
             bytes_to_client: info.bytes_to_client,
-            resting: StreamCounts::default(),
+            resting,
             requests: Vec::new(),
         })
     }

@@ -64,6 +64,7 @@ pub fn draw(
     let mut frame = Frame { size, lines: Vec::new() };
     frame.title(figures, error);
     frame.connections_line(figures);
+    frame.lingering(figures);
     frame.rates(figures);
     frame.memory(figures);
     frame.resting(figures);
@@ -127,16 +128,36 @@ impl Frame {
         let most = number(limits, "connections_max");
         // An edge of an earlier version does not say it.
         let with_upstream = limits["connections_with_upstream_max"].as_f64().unwrap_or(most);
-        let mut text = match with_upstream < most {
-            true => format!("{} of {} to {} open", count(open), count(with_upstream), count(most)),
-            false => format!("{} of {} open", count(open), count(most)),
-        };
+        let mut text = format!("{} open", count(open));
         for state in totals::largest_first(figures, "connections") {
             text += &format!("  {} {}", count(state.value), state.label());
         }
+        // What does not fit in the line is the least of it.
+        text += &match with_upstream < most {
+            true => {
+                let [fewer, most] = [with_upstream, most].map(count);
+                format!("  room for {fewer} with an upstream, {most} without")
+            }
+            false => format!("  room for {}", count(most)),
+        };
         let is_near = most > 0.0 && open >= most * CONNECTIONS_WARNING;
         let look = if is_near { Look::Warning } else { Look::Plain };
         self.labelled(look, "connections", &text);
+    }
+
+    /// The earlier processes that have connections left.
+    fn lingering(&mut self, figures: &Figures) {
+        let pids: Vec<String> = figures.status["lingering"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|pid| pid.to_string())
+            .collect();
+        if !pids.is_empty() {
+            let noun = if pids.len() == 1 { "process" } else { "processes" };
+            let text = format!("{} {noun} ({})", pids.len(), pids.join(", "));
+            self.labelled(Look::Plain, "lingering", &text);
+        }
     }
 
     fn rates(&mut self, figures: &Figures) {
@@ -384,6 +405,24 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_says_which_processes_linger() {
+        let mut figures = sample();
+        let line = |figures: &Figures| {
+            let frame = draw(figures, Size { columns: 100, rows: 24 }, SortOrder::Age, None);
+            frame.into_iter().map(|line| line.text).find(|text| text.starts_with("lingering"))
+        };
+        assert_eq!(line(&figures), None);
+        figures.status["lingering"] = serde_json::json!([31_075]);
+        assert_eq!(
+            line(&figures).as_deref().map(str::trim_end),
+            Some("lingering    1 process (31075)")
+        );
+        figures.status["lingering"] = serde_json::json!([31_075, 31_080]);
+        let two = line(&figures).unwrap_or_default();
+        assert!(two.contains("2 processes (31075, 31080)"), "{two}");
+    }
+
+    #[test]
     fn a_frame_says_what_is_held() {
         let mut figures = sample();
         figures.memory["held"] =
@@ -400,7 +439,7 @@ mod tests {
         let all = lines.join("\n");
         for part in [
             "eyelet 0.2.0  pid 7  up 1d01h  serving",
-            "12,345 of 9,680 to 19,361 open  12,000 parked  345 serving",
+            "12,345 open  12,000 parked  345 serving  room for 9,680 with an u",
             "100 accepted  0 handshakes  0 shed  ended: 10 KiB in, 100 KiB out",
             "2.2 MiB of 512 MiB",
             "program 1.6 MiB  allocator 594 KiB",

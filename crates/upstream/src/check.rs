@@ -20,7 +20,7 @@ use http::{Request, header, request};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::Upstream;
-use crate::dial::{DialTerms, Dialled, Dialler, dial, spoken};
+use crate::dial::{DialTerms, Dialled, Dialler, dial_unmeasured, spoken};
 use crate::http2::Http2Connection;
 use crate::request::{HeadAsked, NoAnswer, UpstreamRequest};
 use eyelet_http1::write_queue::WriteQueue;
@@ -158,7 +158,7 @@ async fn ask(
     let spoken = spoken(to, false);
     let (sources, wait, late_at) = (member.sources.some(), LIMIT, Instant::now() + LIMIT);
     let terms = DialTerms { spoken, preface, wait, balanced: None, sources, is_early: false };
-    let dialled = dial(dialler, to, terms, &info()).await;
+    let dialled = dial_unmeasured(dialler, to, terms, &info()).await;
     let (parts, host) = head(to, path)?;
     let forwarded = Rc::default();
     let request = UpstreamRequest::without_body(&parts, &host, &forwarded);

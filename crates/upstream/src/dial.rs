@@ -86,8 +86,22 @@ pub fn spoken(to: &HttpUpstream, needs_http1: bool) -> Spoken {
     }
 }
 
-/// Dials once for a request of the client that `info` describes.
+/// Dials once for a request of the client that `info` describes, and notes how long it took.
 pub async fn dial(
+    dialler: &Dialler,
+    to: &HttpUpstream,
+    terms: DialTerms<'_>,
+    info: &ConnectionInfo,
+) -> Result<Dialled, DialFailure> {
+    let engine = &dialler.engine;
+    let began = engine.begins();
+    let dialled = dial_unmeasured(dialler, to, terms, info).await?;
+    engine.ends(&engine.counters.connects, began);
+    Ok(dialled)
+}
+
+/// Dials once, for a request or for a check.
+pub(crate) async fn dial_unmeasured(
     dialler: &Dialler,
     to: &HttpUpstream,
     terms: DialTerms<'_>,
@@ -98,7 +112,7 @@ pub async fn dial(
         shared(address.map_or_else(|| to.address.to_string(), |address| address.to_string()))
     };
     let engine = &dialler.engine;
-    let (began, has_waited) = (engine.begins(), Cell::new(false));
+    let has_waited = Cell::new(false);
     let begun = async {
         let dial = OneDial { dialler, to, terms: &terms, info, has_waited: &has_waited };
         let (socket, http2, open) = dial.connect(&mut address).await?;
@@ -117,10 +131,7 @@ pub async fn dial(
         Ok(Dialled::Http2(connection))
     };
     let reason = match timeout(terms.wait, begun).await {
-        Ok(Ok(dialled)) => {
-            engine.ends(&engine.counters.connects, began);
-            return Ok(dialled);
-        }
+        Ok(Ok(dialled)) => return Ok(dialled),
         Ok(Err(failure)) => failure,
         Err(_) if has_waited.get() => no_descriptor(),
         Err(_) => Reason::Timeout(Limit::Connect, None),

@@ -101,6 +101,8 @@ pub struct Snapshot {
     pub holds: Arc<Holds>,
     /// The limits of the event loops.
     pub settings: Settings,
+    /// The number of connections that they allow.
+    bounds: ConnectionLimits,
     /// The number of decisions by each rule, if somebody may ask.
     pub hits: Option<Arc<RuleHits>>,
     _alive: Alive,
@@ -197,7 +199,7 @@ impl PreparedSnapshot {
         if let Some(earlier) = earlier {
             self.config.rules.share_names(&earlier.config.rules);
         }
-        let settings = settings(&self.config, workers, &budget);
+        let (settings, bounds) = settings(&self.config, workers, (&budget, earlier));
         let config = Arc::new(self.config);
         let listeners = called(&config.listeners, addresses);
         let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
@@ -251,6 +253,7 @@ impl PreparedSnapshot {
             process,
             holds,
             settings,
+            bounds,
             _alive: Alive::new(),
         })
     }
@@ -308,8 +311,13 @@ fn called(listeners: &[Listener], addresses: &[SocketAddr]) -> Arc<[Box<str>]> {
     names.collect()
 }
 
-/// The limits of the event loops, from the configuration and the machine.
-fn settings(config: &Config, workers: usize, budget: &Budget) -> Settings {
+/// The limits of the event loops, from the configuration and the machine. Says how many connections
+/// there may be, unless it was said for `earlier`.
+fn settings(
+    config: &Config,
+    workers: usize,
+    (budget, earlier): (&Budget, Option<&Snapshot>),
+) -> (Settings, ConnectionLimits) {
     let kept = DESCRIPTORS_KEPT
         + config.admin.as_ref().map_or(0, |_| DESCRIPTORS_OF_ADMIN)
         + batch_descriptors()
@@ -321,10 +329,11 @@ fn settings(config: &Config, workers: usize, budget: &Budget) -> Settings {
     let bounds = ConnectionLimits::new(limits, budget, (descriptors_max, descriptor_limit));
     let workers = counted(workers, "worker");
     match bounds.is_short() {
+        _ if earlier.is_some_and(|earlier| earlier.bounds == bounds) => {}
         true => tracing::warn!("{workers}, {bounds}"),
         false => tracing::info!("{workers}, {bounds}"),
     }
-    Settings {
+    let settings = Settings {
         idle_timeout: limits.idle_timeout,
         state_idle_timeout: config.http.http2_idle_timeout,
         quic_idle_timeout: config.limits.quic_idle_timeout,
@@ -335,7 +344,8 @@ fn settings(config: &Config, workers: usize, budget: &Budget) -> Settings {
         connections_max: bounds.connections_max(),
         descriptors_max,
         may_list: config.admin.is_some(),
-    }
+    };
+    (settings, bounds)
 }
 
 fn descriptor_limit() -> usize {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use eyelet_config::{
-    Action, Balance, Config, Host, HostPort, Originate, Splice, SpliceUpstream, Terminate,
-    TerminateUpstream, TlsUpstream,
+    Action, Balance, Config, Host, HostPort, HttpAddress, HttpUpstream, Originate, Splice,
+    SpliceUpstream, Terminate, TerminateUpstream, TlsUpstream, UpstreamHttp2,
 };
 use eyelet_sys::interfaces::{self, local_ports};
 
@@ -23,7 +23,7 @@ fn warnings_for(
 ) -> Vec<String> {
     let (mut foreign, mut short) = (BTreeSet::new(), BTreeSet::new());
     for rule in config.rules.iter() {
-        let Some((balance, upstreams)) = dialled(rule.action) else { continue };
+        let Some((balance, upstreams, holders)) = dialled(rule.action) else { continue };
         foreign.extend(foreign_of(&balance.sources, &is_local));
         // Only what the file says: few hosts reach the default.
         let (Some(ports), Some(max)) = (ports, config.limits.connections_max) else { continue };
@@ -37,8 +37,8 @@ fn warnings_for(
             };
             short.insert(format!(
                 "`connections_max` is {max}, and this host has {enough} local ports for \
-                 connections to {first}{others}: add addresses to `source_addresses`, or widen \
-                 net.ipv4.ip_local_port_range"
+                 connections to {first}{others}{holders}: add addresses to `source_addresses`, or \
+                 widen net.ipv4.ip_local_port_range"
             ));
         }
     }
@@ -69,26 +69,46 @@ fn sources(balance: &Balance, to: &HostPort) -> usize {
     }
 }
 
-/// The upstreams that each connection has a connection of its own to. None if requests share them.
-fn dialled(action: &Action) -> Option<(&Balance, Vec<&HostPort>)> {
+/// The upstreams that each connection, or each of its streams, has a connection of its own to; and
+/// who that is, for a sentence.
+fn dialled(action: &Action) -> Option<(&Balance, Vec<&HostPort>, &'static str)> {
     match action {
         Action::Splice(Splice { upstream, others, balance, .. }) => {
             let all = [upstream].into_iter().chain(others).filter_map(|upstream| match upstream {
                 SpliceUpstream::HostPort(to) => Some(to),
                 SpliceUpstream::Destination | SpliceUpstream::Sni { .. } => None,
             });
-            Some((balance, all.collect()))
+            Some((balance, all.collect(), ""))
         }
         Action::Originate(Originate { requests: terminate, .. }) | Action::Terminate(terminate) => {
             let Terminate { upstream, others, balance, .. } = terminate;
             let all = [upstream].into_iter().chain(others).filter_map(|upstream| match upstream {
                 TerminateUpstream::Tcp(to) => Some(to),
                 TerminateUpstream::Tls(TlsUpstream { address, .. }) => Some(address),
-                TerminateUpstream::Http(_) | TerminateUpstream::Unix(_) => None,
+                TerminateUpstream::Http(to) => asked_by_http1(to),
+                TerminateUpstream::Unix(_) => None,
             });
-            Some((balance, all.collect()))
+            let holders = match upstream {
+                TerminateUpstream::Http(_) => ", where each WebSocket and each stream holds one",
+                _ => "",
+            };
+            Some((balance, all.collect(), holders))
         }
         Action::Refuse(_) => None,
+    }
+}
+
+/// The host and port of an upstream that has a connection for each request. By HTTP/2 they share
+/// one, and an upstream by TLS may choose that.
+fn asked_by_http1(to: &HttpUpstream) -> Option<&HostPort> {
+    let is_http1 = match to.http2 {
+        UpstreamHttp2::Off => true,
+        UpstreamHttp2::Alpn => to.tls.is_none(),
+        UpstreamHttp2::On => false,
+    };
+    match &to.address {
+        HttpAddress::Tcp(host_port) if is_http1 => Some(host_port),
+        _ => None,
     }
 }
 
@@ -102,10 +122,12 @@ mod tests {
     use super::*;
 
     fn said(limits: &str, rule: &str) -> Vec<String> {
-        let text = format!(
-            "[[listener]]\naddress = \"127.0.0.1:0\"\n[[rule]]\naction = \"splice\"\n{rule}\n\
-             [limits]\n{limits}\n"
-        );
+        said_of(limits, &format!("action = \"splice\"\n{rule}"))
+    }
+
+    fn said_of(limits: &str, rule: &str) -> Vec<String> {
+        let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
+        let text = format!("{listener}[[rule]]\n{rule}\n[limits]\n{limits}\n");
         let path = Path::new("test.toml");
         match eyelet_config::parse(path, &text, Depth::Files, SystemTime::UNIX_EPOCH) {
             Ok(loaded) => warnings_for(&loaded.config, Some(1_000), |ip| ip.is_loopback()),
@@ -133,6 +155,31 @@ mod tests {
             assert_eq!(said.len(), usize::from(enough.is_some()), "{limits} {rule}: {said:?}");
             if let Some(enough) = enough {
                 assert!(said[0].contains(&format!("has {enough} local ports")), "{said:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_stream_at_an_upstream_by_http1_needs_a_port() {
+        let app = "upstream = \"http://192.0.2.7:3000\"";
+        let two = "upstream = [\"http://192.0.2.7:3000\", \"http://192.0.2.8:3000\"]";
+        let by_tls = "upstream = \"https://192.0.2.7:443\"";
+        for (max, upstream, enough) in [
+            (1_000, app.to_owned(), None),
+            (1_001, app.to_owned(), Some("1000 local ports for connections to 192.0.2.7:3000")),
+            (2_001, two.to_owned(), Some("2000 local ports")),
+            (1_001, format!("{app}\nsource_addresses = [\"127.0.0.8\", \"127.0.0.9\"]"), None),
+            (9_000, format!("{app}\nupstream_http2 = \"on\""), None),
+            (9_000, "upstream = \"http+unix:/run/app.sock\"".to_owned(), None),
+            (9_000, by_tls.to_owned(), None),
+            (9_000, format!("{by_tls}\nupstream_http2 = \"off\""), Some("1000 local ports")),
+        ] {
+            let keys = "sni = \"a.test\"\ncertificate = \"local\"\naction = \"terminate\"";
+            let said = said_of(&format!("connections_max = {max}"), &format!("{keys}\n{upstream}"));
+            assert_eq!(said.len(), usize::from(enough.is_some()), "{max} {upstream}: {said:?}");
+            if let Some(enough) = enough {
+                assert!(said[0].contains(enough), "{said:?}");
+                assert!(said[0].contains(", where each WebSocket and each stream holds one: add"));
             }
         }
     }

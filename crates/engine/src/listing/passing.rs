@@ -42,7 +42,8 @@ fn show<T>(worker: &Worker, key: Key, then: impl FnOnce(&ConnectionView<'_>) -> 
     let info = flow.payload.info.as_ref()?;
     let shared = worker.shared.borrow();
     let kind = (State::Parked, ConnectionKind::Quic);
-    let mut view = ConnectionView::parked(info, &shared, kind, idle_ms, true)?;
+    let mut view =
+        ConnectionView::parked(info, &shared, kind, idle_ms, (true, Default::default()))?;
     let to = flow.payload.upstream.as_ref().map(|(_, to)| *to);
     view.upstream = to.map(|to| Cow::Owned(UpstreamName::Address(to)));
     (view.bytes_to_upstream, view.bytes_to_client) =

@@ -48,6 +48,9 @@ fn sigterm_drains() {
     assert!(edge.wait_exit().success(), "{}", edge.log());
     assert!(TcpStream::connect(edge.address()).is_err(), "nobody listens any more");
     assert_eq!(edge.lines().len(), 2, "each has its line: {:#?}", edge.lines());
+    let drained = edge.lines().iter().filter(|line| line["reason"] == "drained").count();
+    let log = edge.log();
+    assert!(drained > 0 && log.contains(&format!(" shed; {drained} drained; ")), "{log}");
 }
 
 #[test]

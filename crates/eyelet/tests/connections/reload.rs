@@ -402,6 +402,14 @@ fn a_mistake_changes_nothing() {
     scene.write_text(&text.replace("workers = 2", "workers = 1"));
     let said = scene.reload();
     assert_eq!(said.status.code(), Some(0));
+    let limits = ". A connection with an upstream takes two descriptors";
+    assert_eq!(scene.edge.log().matches(limits).count(), 1, "they are as they were");
+    scene.write_text(&format!("{text}[limits]\nconnections_max = 10\n"));
+    scene.reload_well();
+    scene.edge.wait_log("at most 10 connections: connections_max; descriptors for ");
+    assert_eq!(scene.edge.log().matches(limits).count(), 2, "{}", scene.edge.log());
+    scene.write_text(&text.replace("workers = 2", "workers = 1"));
+    scene.reload_well();
     let file = scene.file.display();
     let advice = format!("`workers` stays as it was: `eyelet upgrade {file}` changes it");
     assert!(said.text.contains(&advice), "{}", said.text);
@@ -450,9 +458,16 @@ fn a_process_is_found_by_its_file() {
     let said = output(scene.command().arg("reload").arg(&link));
     assert_eq!(said.status.code(), Some(0), "{}", said.text);
     let lonely = scene.pki.folder.write("lonely.toml", "");
-    let said = output(scene.command().arg("reload").arg(lonely));
-    assert_eq!(said.status.code(), Some(1));
-    assert!(said.text.contains("no process"), "{}", said.text);
+    let served = format!("{}, process {}", scene.file.display(), scene.edge.pid().as_raw_nonzero());
+    for wrong in [lonely, scene.pki.folder.path().join("none.toml")] {
+        let said = output(scene.command().arg("reload").arg(&wrong));
+        assert_eq!(said.status.code(), Some(1));
+        assert!(said.text.contains(&format!(" (served: {served})")), "{}", said.text);
+        let is_said = said.text.contains("no process of this user serves");
+        assert_eq!(is_said, wrong.exists(), "{}", said.text);
+    }
+    let listed = output(scene.command().arg("list")).text;
+    assert!(listed.contains(&format!("edges: {served}\n")), "{listed}");
     let mut second = scene.command();
     second.arg("serve").arg(&scene.file);
     let second = Edge::spawn(second, 1);

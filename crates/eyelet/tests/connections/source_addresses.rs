@@ -298,4 +298,6 @@ fn a_connection_without_a_port_says_what_to_do() {
                       net.ipv4.tcp_tw_reuse=1 cuts to a second; `source_addresses` gives it more";
         assert_eq!((&line["outcome"], &line["reason"]), (&"failed".into(), &reason.into()));
     }
+    let said = "no local port: all are in use to 198.51.100.10:443 or in TIME_WAIT, which ";
+    assert_eq!(edge.log().matches(said).count(), 1, "said once:\n{}", edge.log());
 }

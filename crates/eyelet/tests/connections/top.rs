@@ -66,7 +66,7 @@ fn a_frame_is_printed_for_scripts() {
     {
         let said = top(&arguments);
         assert_eq!(said.status.code(), Some(0), "{}", said.text);
-        for part in ["  serving  ", "1 of ", "each second", "memory", "host.test", "splice"] {
+        for part in ["  serving  ", " open  ", "each second", "memory", "host.test", "splice"] {
             assert!(said.text.contains(part), "{part} is not in\n{}", said.text);
         }
         assert!(!said.text.contains('\x1b'), "{}", said.text);

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
 use super::resting::listed;
+use super::two_resting::admin;
 use crate::support::client::Offer;
 use crate::support::edge::LISTENER;
 use crate::support::upstream::vacant;
@@ -142,6 +143,30 @@ fn a_response_after_a_rest_brings_an_upstream_back() {
     taken.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").unwrap();
     assert_eq!(hear(&mut client, "GET").status, 200);
     web.edge.wait_log(&format!("upstream http://{} is up again after ", app.address));
+}
+
+#[test]
+fn checks_are_no_connections_of_the_metrics() {
+    let app = Upstream::by_hand();
+    let web = Balanced::new(&[app.address], "upstream_check = \"/healthz\"", ADMIN);
+    let socket = web.pki.folder.path().join("admin.sock");
+    for _ in 0..2 {
+        let mut check = app.take();
+        assert!(head(&mut check).starts_with("GET /healthz "));
+        check.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+    }
+    let connects = || {
+        let shown = admin(&socket, "GET /metrics")?;
+        let (_, rest) = shown.split_once("\neyelet_upstream_connect_duration_seconds_count ")?;
+        rest.lines().next()?.parse::<u32>().ok()
+    };
+    assert_eq!(connects(), Some(0));
+    let mut client = web.connect();
+    client.write_all(b"GET /one HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+    until("the request beside checks", || {
+        head(&mut app.take()).starts_with("GET /one ").then_some(())
+    });
+    until("its connection to count", || (connects() == Some(1)).then_some(()));
 }
 
 #[test]

@@ -162,6 +162,8 @@ fn streams_of_all_kinds_rest_and_go_on() {
         assert_eq!([0, 1, 2].map(kinds), ["websocket", "event_stream", "response"], "{one}");
         let first = &one["requests"][0];
         assert_eq!(first["path"], "/chat", "{one}");
+        assert_eq!(one["upstream"], scene.web.app.address.to_string(), "{one}");
+        assert!((0..3).all(|nth| one["requests"][nth]["upstream"].is_null()), "{one}");
         assert_eq!(scene.metric("eyelet_resting_connections"), 1);
         let kinds = |state: &str| {
             ["event_stream", "response", "websocket"].map(|kind| {

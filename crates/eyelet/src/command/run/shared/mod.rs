@@ -10,6 +10,8 @@ mod projects;
 use std::io::Write;
 use std::process::ExitCode;
 
+use eyelet_process::control::served;
+
 use self::lease::ask_all;
 use self::message::{Answer, ListedSite, Request};
 
@@ -19,7 +21,7 @@ pub(super) use self::message::{Joining, ProjectKind};
 
 /// Prints the sites of all shared edges of this user.
 pub(super) fn list(out: &mut dyn Write) -> ExitCode {
-    let mut is_empty = true;
+    let (mut is_empty, served) = (true, served());
     let mut code = ExitCode::SUCCESS;
     for answer in ask(&Request::List) {
         match answer {
@@ -38,6 +40,10 @@ pub(super) fn list(out: &mut dyn Write) -> ExitCode {
     }
     if is_empty {
         eprintln!("eyelet: no project of this user shares a port now");
+    }
+    if !served.is_empty() {
+        // If the output is closed, nobody reads it.
+        let _ = writeln!(out, "edges: {}", served.join("; "));
     }
     code
 }
