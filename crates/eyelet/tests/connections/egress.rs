@@ -1,0 +1,139 @@
+//! A proxy with lists of allowed names: what its refused clients and its log say of the
+//! same connection. Clients are sockets, and curl.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::support::edge::eyelet;
+use crate::support::upstream::{Dns, dns};
+use crate::support::web::{Heard, hear};
+use crate::support::{Edge, End, Folder, Hello, SOON, Upstream, ending, expect, output};
+
+const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+
+struct Proxy {
+    folder: Folder,
+    edge: Edge,
+    tls: Upstream,
+    web: Upstream,
+    _names: Dns,
+}
+
+impl Proxy {
+    fn start() -> Self {
+        Self::ends(
+            "[[rule]]\nname = \"rest\"\naction = \"refuse\"\n\
+             message = \"Ask build@corp.example.\"\n",
+        )
+    }
+
+    /// A proxy whose last rules are these.
+    fn ends(rest: &str) -> Self {
+        let (folder, tls, web) = (Folder::new(), Upstream::echo(), Upstream::http());
+        let names = dns(&[
+            ("packages.test", &[[127, 0, 0, 1]]),
+            ("mirror.test", &[[127, 0, 0, 1]]),
+            ("other.test", &[[127, 0, 0, 1]]),
+            ("inside.test", &[[10, 99, 0, 1]]),
+        ]);
+        folder.write("allow.txt", "packages.test\ninside.test\n");
+        folder.write("http.txt", "mirror.test\ninside.test\n");
+        let (tls_port, web_port) = (tls.address.port(), web.address.port());
+        let config = format!(
+            "[[listener]]\nname = \"proxy\"\naddress = \"127.0.0.1:0\"\nkind = \"connect\"\n\
+             [[rule]]\nname = \"builds\"\nconnect = {{ file = \"allow.txt\", port = {tls_port} }}\n\
+             sni = {{ file = \"allow.txt\" }}\naction = \"splice\"\n\
+             upstream = \"{{sni}}:{tls_port}\"\nupstream_allow = \"127.0.0.0/8\"\n\
+             [[rule]]\nname = \"mirrors\"\nconnect = {{ file = \"http.txt\", port = {web_port} }}\n\
+             plain_http = true\naction = \"splice\"\nupstream = \"destination\"\n\
+             upstream_allow = \"127.0.0.0/8\"\n{rest}[dns]\nservers = \"{}\"\n",
+            names.address
+        );
+        let file = folder.write("edge.toml", config);
+        let mut serve = eyelet(&folder);
+        serve.arg("serve").arg(file);
+        let edge = Edge::spawn(serve, 1);
+        Self { folder, edge, tls, web, _names: names }
+    }
+
+    fn to_tls(&self, name: &str) -> String {
+        format!("{name}:{}", self.tls.address.port())
+    }
+
+    fn to_web(&self, name: &str) -> String {
+        format!("{name}:{}", self.web.address.port())
+    }
+
+    /// Asks by CONNECT for what is refused at once: the answer, and the line.
+    fn refused(&self, target: &str) -> (String, Value) {
+        let mut client = self.edge.connect();
+        client.write_all(&head(target)).unwrap();
+        let (said, end) = ending(&mut client, SOON);
+        assert_eq!(end, End::Fin);
+        let line = self.edge.line_of(client.local_addr().unwrap());
+        (String::from_utf8(said).unwrap(), line)
+    }
+
+    /// Asks for a URL on a connection of its own: the answer, the line of the request, and that of
+    /// the connection.
+    fn get(&self, target: &str) -> (Heard, Value, Value) {
+        let mut client = self.edge.connect();
+        let request = format!("GET http://{target}/ HTTP/1.1\r\nHost: {target}\r\n\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        let heard = hear(&mut client, "GET");
+        let own = client.local_addr().unwrap().to_string();
+        drop(client);
+        let line = |event: &str| {
+            self.edge.line(event, |line| line["event"] == event && line["client"] == own)
+        };
+        (heard, line("request"), line("end"))
+    }
+}
+
+fn head(target: &str) -> Vec<u8> {
+    format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes()
+}
+
+#[test]
+fn a_list_is_learnt_from_the_log_of_a_proxy() {
+    let proxy = Proxy::start();
+    let target = proxy.to_tls("packages.test");
+    for _ in 0..2 {
+        let mut client = proxy.edge.connect();
+        client.write_all(&head(&target)).unwrap();
+        expect(&mut client, ESTABLISHED);
+        let hello = Hello::named("packages.test").bytes();
+        client.write_all(&hello).unwrap();
+        expect(&mut client, &hello);
+        let own = client.local_addr().unwrap();
+        drop(client);
+        assert_eq!(proxy.edge.line_of(own)["outcome"], "spliced");
+    }
+    assert_eq!(proxy.get(&proxy.to_web("mirror.test")).0.status, 200);
+    proxy.get(&proxy.to_web("nobody.test"));
+    proxy.refused(&proxy.to_tls("nobody.test"));
+    let lines: String = proxy.edge.lines().iter().map(|line| format!("{line}\n")).collect();
+    proxy.folder.write("access.log", format!("{lines}no line\n"));
+    let mut learn = eyelet(&proxy.folder);
+    learn.args(["learn", "access.log"]).current_dir(proxy.folder.path());
+    let said = learn.stdin(Stdio::null()).output().unwrap();
+    let (list, left_out) = (String::from_utf8(said.stdout), String::from_utf8(said.stderr));
+    let (list, left_out) = (list.unwrap(), left_out.unwrap());
+    let entry = |line: &str| {
+        let (entry, traffic) = line.split_once(" # ").unwrap();
+        format!("{} {}", entry.trim(), traffic.split(',').next().unwrap())
+    };
+    let mut expected = [
+        format!("{} connections: 1", proxy.to_web("mirror.test")),
+        format!("{target} connections: 2"),
+    ];
+    expected.sort();
+    assert_eq!(list.lines().map(entry).collect::<Vec<_>>(), expected, "{list}");
+    let of = |count, why: &str| format!("eyelet: access.log: lines left out: {count}, {why}\n");
+    let expected = of(1, "no lines of an access log in JSON")
+        + &of(3, "refused, failed, redirected, or left by the client");
+    assert_eq!(left_out, expected);
+    assert!(said.status.success());
+}
