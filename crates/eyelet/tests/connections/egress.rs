@@ -2,14 +2,14 @@
 //! same connection. Clients are sockets, and curl.
 
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use crate::support::edge::eyelet;
 use crate::support::upstream::{Dns, dns};
 use crate::support::web::{Heard, hear};
-use crate::support::{Edge, End, Folder, Hello, SOON, Upstream, ending, expect, output};
+use crate::support::{Edge, End, Folder, Hello, SOON, Upstream, ending, expect, need, output};
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
@@ -94,6 +94,59 @@ impl Proxy {
 
 fn head(target: &str) -> Vec<u8> {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes()
+}
+
+#[test]
+fn a_refusal_names_the_lists_that_would_help() {
+    let proxy = Proxy::start();
+    let (tls, web) = (proxy.tls.address.port(), proxy.web.address.port());
+    for (target, lists) in [
+        (proxy.to_tls("nobody.test"), "not in allow.txt".to_owned()),
+        (proxy.to_tls("mirror.test"), "not in allow.txt".to_owned()),
+        (proxy.to_web("nobody.test"), "not in http.txt".to_owned()),
+        // No list is for the port.
+        ("mirror.test:9".to_owned(), format!("not in http.txt (for port {web})")),
+        ("packages.test:9".to_owned(), format!("not in allow.txt (for port {tls})")),
+        ("nobody.test:9".to_owned(), "not in `connect` of any rule".to_owned()),
+    ] {
+        let (said, line) = proxy.refused(&target);
+        let status = format!("HTTP/1.1 403 Forbidden ({target} is {lists}, rule rest, connection ");
+        assert!(said.starts_with(&status), "{said}");
+        assert!(said.ends_with("\nAsk build@corp.example.\n"), "{said}");
+        assert_eq!((&line["reason"], &line["outcome"]), (&lists.into(), &"refused".into()));
+    }
+}
+
+/// The end of a connection whose requests were all refused says so, with the last one's reason.
+#[test]
+fn a_refused_url_is_in_the_log_as_a_connect_is() {
+    let proxy = Proxy::start();
+    let inside = "upstream: inside.test resolves to 10.99.0.1, which upstream_allow does not list";
+    for (name, reason, rule) in
+        [("nobody.test", "not in http.txt", "rest"), ("inside.test", inside, "mirrors")]
+    {
+        let target = proxy.to_web(name);
+        let (heard, request, end) = proxy.get(&target);
+        assert_eq!(heard.status, 403, "{heard:?}");
+        let said = heard.text();
+        assert!(said.starts_with(&format!("This proxy does not allow {target}: ")), "{said}");
+        assert!(said.contains(&format!("{reason}.\n")), "{said}");
+        for line in [request, end] {
+            assert_eq!((&line["outcome"], &line["reason"]), (&"refused".into(), &reason.into()));
+            assert_eq!((&line["rule"], &line["connect"]), (&rule.into(), &target.clone().into()));
+        }
+    }
+    let (heard, _, end) = proxy.get(&proxy.to_web("mirror.test"));
+    assert_eq!(heard.status, 200);
+    assert_eq!((&end["outcome"], &end["reason"]), (&"spliced".into(), &"client closed".into()));
+    if need("curl") {
+        let mut curl = Command::new("curl");
+        let proxy_url = format!("http://{}", proxy.edge.address());
+        curl.args(["-sS", "--noproxy", "", "--proxy", &proxy_url]);
+        let said = output(curl.arg(format!("http://{}/", proxy.to_web("nobody.test")))).text;
+        assert!(said.ends_with("Ask build@corp.example.\n"), "{said}");
+        assert!(said.contains(": it is not in http.txt.\n"), "{said}");
+    }
 }
 
 #[test]
