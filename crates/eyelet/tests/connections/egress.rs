@@ -1,5 +1,5 @@
-//! A proxy with lists of allowed names: what its refused clients and its log say of the
-//! same connection. Clients are sockets, and curl.
+//! A proxy with lists of allowed names: what its refused clients, its log, `explain` and `learn`
+//! say of the same connection. Clients are sockets, and curl.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -90,10 +90,73 @@ impl Proxy {
         };
         (heard, line("request"), line("end"))
     }
+
+    fn explained(&self, args: &[&str]) -> String {
+        let mut explain = eyelet(&self.folder);
+        let said =
+            output(explain.arg("explain").arg(self.folder.path().join("edge.toml")).args(args));
+        assert!(said.status.success(), "{}", said.text);
+        said.text
+    }
 }
 
 fn head(target: &str) -> Vec<u8> {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes()
+}
+
+#[test]
+fn an_internal_address_is_explained_as_it_is_refused() {
+    let proxy = Proxy::start();
+    let reason = "upstream: inside.test resolves to 10.99.0.1, which upstream_allow does not list";
+    let target = proxy.to_tls("inside.test");
+    let (said, line) = proxy.refused(&target);
+    assert!(said.starts_with("HTTP/1.1 403 Forbidden (upstream: inside.test resolves "), "{said}");
+    assert_eq!((&line["reason"], &line["rule"]), (&reason.into(), &"builds".into()), "{line}");
+    let refused = format!(
+        "rule:    rule 1 \"builds\"\naction:  refuse, instead of splice\n\
+         listed:  connect by \"inside.test\" in allow.txt\n\
+         listed:  sni by \"inside.test\" in allow.txt\n\
+         reason:  {reason}\nanswer:  403, before the hello\n"
+    );
+    let asked = proxy.explained(&["--connect", &target, "--ask"]);
+    assert!(asked.starts_with("found:   inside.test has 10.99.0.1\n"), "{asked}");
+    assert!(asked.contains(&refused), "{asked}");
+    assert_eq!(asked.matches("found:").count(), 1, "{asked}");
+    // The rule of the other name is asked about the hello's.
+    let listed = proxy.to_tls("packages.test");
+    let hello = proxy.explained(&["--connect", &listed, "--sni", "inside.test", "--ask"]);
+    assert!(hello.contains(&format!("reason:  {reason}\n")), "{hello}");
+    assert!(hello.contains("alert:   access_denied (49)\n"), "after the 200: {hello}");
+    let passes = proxy.explained(&["--connect", &listed, "--ask"]);
+    assert!(passes.contains("action:  splice to packages.test:"), "{passes}");
+    let logged = proxy.explained(&["--log-line", &line.to_string()]);
+    let after = format!("{reason}\n         after its rule; the rest is what the rules say\n");
+    assert!(logged.contains(&after), "{logged}");
+    let again = proxy.explained(&["--log-line", &line.to_string(), "--ask"]);
+    assert!(again.contains("action:  refuse, instead of splice\n"), "{again}");
+    // A rule that needs no hello.
+    let web = proxy.explained(&["--connect", &proxy.to_web("inside.test"), "--ask"]);
+    assert!(web.contains("action:  refuse, instead of splice\n"), "{web}");
+    assert!(web.contains("answer:  403, before the hello\n"), "{web}");
+}
+
+#[test]
+fn a_line_that_no_rule_has_decided_says_so() {
+    let proxy = Proxy::start();
+    let mut client = proxy.edge.connect();
+    client.write_all(&head(&proxy.to_tls("packages.test"))).unwrap();
+    expect(&mut client, ESTABLISHED);
+    client.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").unwrap();
+    ending(&mut client, SOON);
+    let line = proxy.edge.line_of(client.local_addr().unwrap());
+    let said = proxy.explained(&["--log-line", &line.to_string()]);
+    let before = " refused: SSH\n         before any rule; the rest is what the rules would say\n";
+    assert!(said.contains(before), "{said}");
+    // A refusal by a rule is told as that alone.
+    let (_, line) = proxy.refused(&proxy.to_tls("nobody.test"));
+    let said = proxy.explained(&["--log-line", &line.to_string()]);
+    let by_rule = " refused by rest: not in allow.txt\nrule:    rule 3 \"rest\"\n";
+    assert!(said.contains(by_rule), "{said}");
 }
 
 #[test]
