@@ -253,3 +253,39 @@ fn a_list_is_learnt_from_the_log_of_a_proxy() {
     assert_eq!(left_out, expected);
     assert!(said.status.success());
 }
+
+/// The rules of docs/from-squid.md that let all pass, and log what a list would refuse.
+#[test]
+fn a_list_is_watched_before_it_refuses() {
+    let shadow = "[[rule]]\nname = \"would refuse\"\nshadow = true\naction = \"refuse\"\n";
+    let pass = "[[rule]]\nname = \"trial\"\nclient = \"127.0.0.0/8\"\nplain_http = true\n\
+                action = \"splice\"\nupstream = \"destination\"\n\
+                upstream_allow = \"127.0.0.0/8\"\n";
+    let proxy = Proxy::ends(&format!("{shadow}{pass}"));
+    for (name, is_listed) in [("packages.test", true), ("other.test", false)] {
+        let mut client = proxy.edge.connect();
+        client.write_all(&head(&proxy.to_tls(name))).unwrap();
+        expect(&mut client, ESTABLISHED);
+        let hello = Hello::named(name).bytes();
+        client.write_all(&hello).unwrap();
+        expect(&mut client, &hello);
+        let own = client.local_addr().unwrap();
+        drop(client);
+        let line = proxy.edge.line_of(own);
+        assert_eq!(line["shadow"].is_null(), is_listed, "{line}");
+        assert_eq!(line["outcome"], "spliced", "{line}");
+    }
+    let (heard, request, _) = proxy.get(&proxy.to_web("other.test"));
+    assert_eq!((heard.status, &request["shadow"][0]["rule"]), (200, &"would refuse".into()));
+    let (inside, line) = proxy.refused("inside.test:9");
+    assert!(inside.starts_with("HTTP/1.1 403 Forbidden (upstream: inside.test resol"), "{inside}");
+    assert_eq!(line["rule"], "trial", "{line}");
+    let check = |rest: &str| {
+        let file = proxy.folder.path().join("edge.toml");
+        let text = std::fs::read_to_string(&file).unwrap().replace(pass, rest);
+        output(eyelet(&proxy.folder).arg("check").arg(proxy.folder.write("other.toml", text))).text
+    };
+    assert!(check(pass).ends_with("ok, 1 listener, 4 rules\n"), "{}", check(pass));
+    let nothing = check("");
+    assert!(nothing.contains("warning: no rule below lets a connection pass, so"), "{nothing}");
+}
