@@ -197,6 +197,7 @@ fn read_rules<'t>(
     check_certificates(&leads, &asks_certificates, listeners);
     let policy = Rules::with_lists(&matchers, lists.lists());
     check_coverage(&policy, &matchers, &rules, &read);
+    check_shadows(&matchers, &read);
     request_order::check(&matchers, &rules, &read);
     request_order::check_files(&policy, &matchers, &rules, &read);
     (rules, policy, spiffe)
@@ -246,6 +247,19 @@ fn check_certificates(leads: &[Lead<'_>], asked: &[usize], listeners: &Listeners
             listener.called()
         );
         lead.at.error(message);
+    }
+}
+
+/// Warns of the first shadow rule that refuses what is refused anyway: it tries nothing out.
+fn check_shadows(rules: &[eyelet_policy::Rule], sections: &[Section<'_>]) {
+    let last = rules.iter().rposition(|rule| !rule.shadow && !rule.refuse);
+    let below = last.map_or(0, |last| last + 1);
+    let mut rules = rules.iter().zip(sections).skip(below);
+    if let Some((_, section)) = rules.find(|(rule, _)| rule.shadow && rule.refuse) {
+        section.value_at("shadow").warning(
+            "no rule below lets a connection pass, so those that this rule takes are refused \
+             anyway; to log them first, end with a rule that splices to \"destination\"",
+        );
     }
 }
 

@@ -402,7 +402,7 @@ fn evidence() {
         }
     };
     for sound in [
-        "sni_verified = false\nevidence = [\"dns\", \"certificate\"]\nshadow = true",
+        "sni_verified = false\nevidence = [\"dns\", \"certificate\"]",
         "certificate_valid = false",
         "certificate_names = [\"a.example\", \"*.b.example\"]",
         "certificate_issuer = \"Let's Encrypt\"",

@@ -17,8 +17,8 @@ use eyelet_engine::worker::Handle;
 use eyelet_telemetry::info::{ConnectionInfo, Decided, End, Outcome};
 use eyelet_telemetry::reason::{Limit, Reason};
 use eyelet_wire::connect::Target;
-use http::header::{self, HeaderName};
 use http::uri::{Authority, Scheme};
+use http::{StatusCode, header};
 
 use crate::exchange::serve::{RequestRefusal, exchange, refuse};
 use crate::http1::{self, NextRequest};
@@ -45,8 +45,10 @@ pub struct ProxiedClient {
     bytes_to_upstream: Rc<Cell<u64>>,
     /// The upstream of its last request, and the connections that are kept to it.
     last: Option<(HttpUpstream, Rc<Shelf>)>,
-    /// The outcome of the connection: spliced if any request passed.
-    outcome: Option<Outcome>,
+    /// True if any request passed.
+    has_passed: bool,
+    /// The reason of the last refusal.
+    refused: Option<Reason>,
     /// The port that an intercepted client has dialled. Its requests name their host by `Host`.
     dialled: Option<u16>,
     _task: CountedTask,
@@ -104,7 +106,8 @@ impl ProxiedClient {
             dialled: destination.map(|destination| destination.port()),
             bytes_to_upstream: Rc::default(),
             last: None,
-            outcome: None,
+            has_passed: false,
+            refused: None,
             _task: task,
         }
     }
@@ -129,9 +132,10 @@ impl ProxiedClient {
             // A client that has not asked again is among the first to go when memory is short.
             http.engine.enters(self.client.handle.key(), Phase::HalfOpen);
         }
-        let outcome = self.outcome;
-        let over = |reason| match outcome {
-            Some(outcome) => End { outcome, reason },
+        let (has_passed, refused) = (self.has_passed, self.refused.clone());
+        let over = |reason| match refused {
+            _ if has_passed => End { outcome: Outcome::Spliced, reason },
+            Some(reason) => End { outcome: Outcome::Refused, reason },
             None => End::failed(reason),
         };
         let mut request = Request::empty();
@@ -162,7 +166,7 @@ impl ProxiedClient {
         request: ProxiedRequest,
         to: ProxiedRoute,
     ) -> Result<(), End> {
-        self.outcome = Some(Outcome::Spliced);
+        self.has_passed = true;
         let ProxiedRoute { rule, upstream, preface } = to;
         let shelf = match self.last.take() {
             Some((last, shelf)) if last == upstream => shelf,
@@ -172,9 +176,8 @@ impl ProxiedClient {
         let route = Route::proxied(rule, Arc::new(terminate(upstream)), shelf);
         let served = self.served(http, info, Some(route), preface);
         let Request { mut parts, length, keep_alive, roles, .. } = request.request;
-        let for_proxies: Vec<HeaderName> =
-            parts.headers.keys().filter(|name| is_for_proxies(name)).cloned().collect();
-        for name in for_proxies {
+        let for_proxies = parts.headers.keys().filter(|name| is_for_proxies(name));
+        for name in for_proxies.cloned().collect::<Vec<_>>() {
             parts.headers.remove(name);
         }
         let close = !keep_alive || served.is_last();
@@ -203,17 +206,15 @@ impl ProxiedClient {
         request: ProxiedRequest,
         ProxiedRefusal { reason, message }: ProxiedRefusal<'_>,
     ) -> Result<(), End> {
-        self.outcome.get_or_insert(Outcome::Refused);
+        self.refused = Some(reason.clone());
         let mut served = self.served(http, info, None, Vec::new());
         served.rule.intermediary = Intermediary::Proxy { message: message.map(Into::into) };
         let Request { parts, length, keep_alive, .. } = request.request;
         let mut stream = Stream::one(&mut self.client, length, parts.version, !keep_alive);
-        let refusal =
-            RequestRefusal { status: http::StatusCode::FORBIDDEN, reason: reason.clone() };
+        let refusal = RequestRefusal { status: StatusCode::FORBIDDEN, reason: reason.clone() };
         let is_taken = refuse(&served, &mut stream, Some(&parts), refusal).await;
         let close = stream.as_http1().is_none_or(|one| one.close);
-        let end = End { outcome: Outcome::Refused, reason };
-        if is_taken && !close { Ok(()) } else { Err(end) }
+        if is_taken && !close { Ok(()) } else { Err(End { outcome: Outcome::Refused, reason }) }
     }
 
     /// Adds what was moved to the info, and returns the bytes that were not sent.
@@ -264,7 +265,7 @@ fn target(request: &Request, dialled: Option<u16>) -> Result<Target, RequestFaul
 }
 
 /// True if a field is for this proxy. A client may switch protocols by CONNECT only.
-fn is_for_proxies(name: &HeaderName) -> bool {
+fn is_for_proxies(name: &header::HeaderName) -> bool {
     name.as_str().starts_with("proxy-") || *name == header::UPGRADE
 }
 

@@ -53,24 +53,36 @@ impl Rules {
     /// rules.
     pub fn lacks_target(&self, facts: &Facts<'_>) -> Option<String> {
         let lists = self.hold_lists();
-        let (mut files, mut has_others) = (Vec::new(), false);
+        let (mut files, mut is_missed, mut has_others) = (Vec::new(), false, false);
         for (count, miss) in self.misses(facts).enumerate() {
             match miss.matcher {
                 _ if count >= MISSES_MAX => return None,
                 Matcher::Listener | Matcher::Client => {}
                 Matcher::Connect => {
                     let (_, conditions) = self.rule(miss.rule.0)?;
+                    is_missed = true;
                     has_others |= !conditions.connect.is_empty();
                     files.extend(conditions.from_files.files_without(facts.connect?, &lists));
                 }
                 _ => return None,
             }
         }
+        // Where a list is for the port, one that has the name at another port would not help.
+        if files.iter().any(|(_, other): &(String, _)| other.is_none()) {
+            files.retain(|(_, other)| other.is_none());
+        }
         files.sort_unstable();
         files.dedup();
+        let files: Vec<String> = files
+            .into_iter()
+            .map(|(file, other)| match other {
+                None => file,
+                Some(port) => format!("{file} (for port {port})"),
+            })
+            .collect();
         match files.len() {
             1..=FILES_MAX if !has_others => Some(format!("not in {}", files.join(", "))),
-            0 if !has_others => None,
+            _ if !is_missed => None,
             _ => Some("not in `connect` of any rule".to_owned()),
         }
     }

@@ -97,21 +97,22 @@ impl FromFiles {
         texts.collect()
     }
 
-    /// The files of `connect`, as a refused client is told that its target is not there: each with
-    /// its port, if it has the host at another one.
+    /// The files of `connect` in which a refused client's target would help it: those for its port,
+    /// as they are, and after them those that have its host at another port, with that.
     pub(crate) fn files_without<'a>(
         &'a self,
         target: &'a Target,
         lists: &'a Lists,
-    ) -> impl Iterator<Item = String> + 'a {
-        self.of(Matcher::Connect).map(move |from| {
-            let file = lists.file(from.list).unwrap_or("a regular expression");
-            let is_other = |port: &u16| *port != target.port;
-            let port = from.port.filter(is_other).filter(|_| match &target.host {
-                TargetHost::Name(name) => lists.has_name(from.list, name),
-                TargetHost::Ip(_) => false,
-            });
-            port.map_or_else(|| file.to_owned(), |port| format!("{file} at port {port}"))
+    ) -> impl Iterator<Item = (String, Option<u16>)> + 'a {
+        self.of(Matcher::Connect).filter_map(move |from| {
+            let file = lists.file(from.list).unwrap_or("a regular expression").to_owned();
+            match (from.port.filter(|port| *port != target.port), &target.host) {
+                (None, _) => Some((file, None)),
+                (port, TargetHost::Name(name)) if lists.has_name(from.list, name) => {
+                    Some((file, port))
+                }
+                _ => None,
+            }
         })
     }
 

@@ -96,6 +96,28 @@ impl Refusal {
         }
     }
 
+    /// True if `reason`, as the access log has it, says that a rule refused, or that none matched.
+    pub fn is_said_by(reason: &str) -> bool {
+        let is_by_rule = reason.starts_with("refused by ") || reason.starts_with("no rule ");
+        let others = [
+            Self::ByVersion,
+            Self::MethodCase,
+            Self::MethodOverride,
+            Self::NameNotVerified,
+            Self::NoHello,
+            Self::NoName,
+            Self::NoUser,
+            Self::PathOverride,
+            Self::RequestUnread,
+        ];
+        let is_other = |other: &Self| reason.starts_with(other.text());
+        let is_lacking = reason.starts_with("not in ");
+        is_by_rule
+            || is_lacking
+            || reason.starts_with("malformed name")
+            || others.iter().any(is_other)
+    }
+
     /// The alert for this reason. A client whose highest version is TLS 1.2 (`tls12_client`) does
     /// not know `missing_extension`, which RFC 8446 section 9.2 requires when the name is missing.
     pub const fn alert(self, tls12_client: bool) -> AlertDescription {

@@ -454,8 +454,12 @@ async fn look_up<'a>(
     Ok((lookup, found))
 }
 
-/// One guarded address is enough: a name that mixes them is the rebinding attack.
-fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End> {
+/// Checks the addresses that were found of a name that somebody chose. One guarded address is
+/// enough: a name that mixes them is the rebinding attack.
+///
+/// # Errors
+/// The refusal.
+pub fn check_guard(name: &str, found: &[IpAddr], guard: Guard<'_>) -> Result<(), End> {
     let Some(ip) = found.iter().find(|ip| is_guarded(**ip, guard.allow)) else { return Ok(()) };
     let name = (name != ip.to_string()).then(|| name.into());
     Err(refused(Reason::Guarded(Box::new(Guarded { ip: *ip, name }))))

@@ -26,7 +26,9 @@ pub use message::{ConfinedPlan, ShownFile};
 pub use names::{Existing, ResolvedNames, serve as serve_names};
 pub use outside::{Confined, Ended, First};
 pub use programs::Programs;
-pub use run::{RunEnd, RunOutputs, RunRecord, RunServing, RunTrust, TrustError, read_lists};
+pub use run::{
+    LeftOutLines, RunEnd, RunOutputs, RunRecord, RunServing, RunTrust, TrustError, read_lists,
+};
 pub use sockets::ConfinedSockets;
 pub use stand_ins::StandIns;
 pub use step::{ConfineStep, SandboxError};

@@ -150,6 +150,8 @@ pub enum Reason {
     UpstreamReset,
     /// TLS with the upstream failed.
     UpstreamTls(Detail),
+    /// No rule has the target of a proxy's client. The text names the lists: "not in allow.txt".
+    Unlisted(Box<str>),
     /// An ACME server validated the name here.
     Validated,
     /// The upstream says that it has not processed the request.
@@ -213,10 +215,8 @@ impl Reason {
             | Self::SwitchedProtocols
             | Self::UpstreamClosed
             | Self::Validated => Class::Closed,
-            Self::Configuration(_)
-            | Self::NoCertificate(_)
-            | Self::MixedFamilies
-            | Self::NoDestination => Class::Configuration,
+            Self::Configuration(_) | Self::NoCertificate(_) => Class::Configuration,
+            Self::MixedFamilies | Self::NoDestination => Class::Configuration,
             Self::Drained(_) => Class::Drained,
             Self::Ended => Class::Ended,
             Self::CodingFailed | Self::Internal(_) | Self::Unregistered(_) => Class::Internal,
@@ -252,7 +252,8 @@ impl Reason {
             | Self::Rate(_)
             | Self::Refused(_)
             | Self::RuleGone
-            | Self::Server(_) => Class::Refused,
+            | Self::Server(_)
+            | Self::Unlisted(_) => Class::Refused,
             Self::LacksFacts(lacks) => lacks.refusal.class(),
             Self::UpstreamReset | Self::Io(Peer::Client, _) => Class::Reset,
             Self::Shed(_) => Class::Shed,

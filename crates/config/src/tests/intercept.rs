@@ -234,3 +234,33 @@ fn rules_that_quic_meets() {
         assert_eq!(rule(&keys), [expected], "{keys}");
     }
 }
+
+/// A shadow rule that refuses needs a rule below that would let its connections pass.
+#[test]
+fn a_shadow_rule_above_nothing_but_refusal_tries_nothing() {
+    let list = "[[rule]]\nsni = \"a.example\"\naction = \"splice\"\nupstream = \"{sni}:443\"\n";
+    let trial = "[[rule]]\nshadow = true\naction = \"refuse\"\n";
+    let pass = "[[rule]]\naction = \"splice\"\nupstream = \"a:1\"\n";
+    let in_shadow = list.replace("[[rule]]\n", "[[rule]]\nshadow = true\n");
+    let rest = "[[rule]]\naction = \"refuse\"\n";
+    let other = list.replace("a.example", "b.example");
+    let warns = |line: usize| {
+        vec![format!(
+            "{line}:10: warning: no rule below lets a connection pass, so those that this rule \
+             takes are refused anyway; to log them first, end with a rule that splices to \
+             \"destination\""
+        )]
+    };
+    for (rules, expected) in [
+        (vec![list, trial, pass], vec![]),
+        (vec![list, trial, &other, rest], vec![]),
+        // A rule that would let some pass tells of those that are refused.
+        (vec![&in_shadow, rest], vec![]),
+        (vec![list, trial], warns(8)),
+        (vec![list, trial, rest], warns(8)),
+        (vec![trial, trial], warns(4)),
+        (vec![trial, &in_shadow], warns(4)),
+    ] {
+        assert_eq!(said_below_listener(&rules.concat()), expected, "{rules:?}");
+    }
+}

@@ -35,8 +35,6 @@ pub struct ProxyRefusal<'a> {
     pub id: u64,
     /// The rule's `message`.
     pub message: Option<&'a str>,
-    /// Says it more exactly than `reason`, about the target: "not in allow.txt".
-    pub cause: Option<String>,
 }
 
 impl<'a> ProxyRefusal<'a> {
@@ -49,7 +47,7 @@ impl<'a> ProxyRefusal<'a> {
     ) -> Self {
         let target = info.decided.connect.as_deref().unwrap_or("this request");
         let rule = info.decided.rule.map(|rule| info.decided.labels.rule(rule));
-        Self { target, outcome, reason, rule, id: info.id, message, cause: None }
+        Self { target, outcome, reason, rule, id: info.id, message }
     }
 
     pub fn status(&self) -> StatusCode {
@@ -91,9 +89,11 @@ impl<'a> ProxyRefusal<'a> {
             Outcome::Refused => "does not allow",
             _ => "cannot reach",
         };
-        let mut text = match &self.cause {
-            Some(cause) => format!("This proxy {verb} {}: it is {cause}.\n", self.target),
-            None => format!("This proxy {verb} {}: {}.\n", self.target, self.reason),
+        let mut text = match self.reason {
+            Reason::Unlisted(lists) => {
+                format!("This proxy {verb} {}: it is {lists}.\n", self.target)
+            }
+            reason => format!("This proxy {verb} {}: {reason}.\n", self.target),
         };
         // Writing into a String cannot fail.
         let _ = writeln!(text, "Rule: {}", self.rule.unwrap_or("none"));
@@ -144,9 +144,9 @@ impl<'a> ProxyRefusal<'a> {
             false => format!(", rule {rule}"),
         });
         let id = Id(self.id);
-        match &self.cause {
-            Some(cause) => format!("{} is {cause}{rule}, connection {id}", self.target),
-            None => format!("{}{rule}, connection {id}", self.reason),
+        match self.reason {
+            Reason::Unlisted(lists) => format!("{} is {lists}{rule}, connection {id}", self.target),
+            reason => format!("{reason}{rule}, connection {id}"),
         }
     }
 }
@@ -235,15 +235,13 @@ mod tests {
             rule,
             id: (2 << 48) + 17,
             message: Some("Ask build@corp.example."),
-            cause: None,
         }
     }
 
     #[test]
-    fn a_cause_says_what_to_change() {
-        let reason = Reason::Refused("no rule for this connection");
-        let cause = Some("not in allow.txt".to_owned());
-        let refusal = ProxyRefusal { cause, ..refusal(&reason, None) };
+    fn a_missing_target_says_what_to_change() {
+        let reason = Reason::Unlisted("not in allow.txt".into());
+        let refusal = refusal(&reason, None);
         assert_eq!(refusal.summary(), "nobody.example:443 is not in allow.txt, connection 2-17");
         let text = refusal.text();
         let first = "This proxy does not allow nobody.example:443: it is not in allow.txt.\n";

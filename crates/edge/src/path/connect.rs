@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use eyelet_wire::alert::AlertDescription;
 use eyelet_wire::connect::{ConnectPeek, ConnectReader, Target, TargetHost};
+use eyelet_wire::hello::HelloFacts;
 use eyelet_wire::record::HANDSHAKE;
 use eyelet_wire::socks::Reply;
 
@@ -119,13 +120,15 @@ pub async fn establish(connection: &mut Active<'_>) -> Result<(), End> {
 
 /// Ends a connection. A client that waits for the answer to its CONNECT or to its request of SOCKS
 /// gets that, and a client without TLS gets HTTP. To others it is `answer`.
-pub fn end(connection: &Active<'_>, answer: &RefusalMessage, end: End) -> Result<(), End> {
+pub fn end(connection: &Active<'_>, answer: &RefusalMessage, mut end: End) -> Result<(), End> {
     if connection.takes_alert() {
         return refuse::refuse(connection, answer, end);
     }
+    if end.reason == Reason::Refused(Refusal::Unlisted.text()) {
+        end.reason = unlisted(connection, None).unwrap_or(end.reason);
+    }
     let message = message(connection);
-    let mut refusal = ProxyRefusal::new(connection.info, end.outcome, &end.reason, message);
-    refusal.cause = cause(connection, &end.reason);
+    let refusal = ProxyRefusal::new(connection.info, end.outcome, &end.reason, message);
     match connection.info.owes_answer {
         Some(AskedBy::Socks) => {
             park::close_with(connection.handle, &refusal.socks_reply().answer());
@@ -135,19 +138,18 @@ pub fn end(connection: &Active<'_>, answer: &RefusalMessage, end: End) -> Result
     Err(end)
 }
 
-/// Names the list that lacks the target of a client that no rule takes.
-fn cause(connection: &Active<'_>, reason: &Reason) -> Option<String> {
-    if *reason != Reason::Refused(Refusal::Unlisted.text()) {
-        return None;
-    }
+/// Names the lists that lack the target of a client that no rule takes.
+pub fn unlisted(connection: &Active<'_>, hello: Option<HelloFacts<'_>>) -> Option<Reason> {
     let info = &*connection.info;
     let facts = Facts {
         connect: Some(info.connect.as_deref()?),
         requester: requester_facts(&info.decided),
         destination: info.decided.destination,
+        hello,
         ..Facts::new(info.decided.listener, info.client.ip())
     };
-    connection.edge.snapshot.config.policy.lacks_target(&facts)
+    let lists = connection.edge.snapshot.config.policy.lacks_target(&facts)?;
+    Some(Reason::Unlisted(lists.into()))
 }
 
 /// The line of the rule for a client that it refuses.

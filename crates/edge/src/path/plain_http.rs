@@ -4,10 +4,12 @@
 
 use std::net::SocketAddr;
 
+use eyelet_policy::Refusal;
 use eyelet_wire::connect::{Target, TargetHost};
+use eyelet_wire::hello::HelloFacts;
 
 use crate::path::active::Active;
-use crate::path::connect;
+use crate::path::connect::{self, guarded};
 use crate::path::fact_source::KnownFacts;
 use crate::path::proxy_protocol;
 use crate::path::requester;
@@ -88,16 +90,33 @@ async fn pass(
                 let Some(to) = route(connection, rule, splice) else {
                     return Err(End::failed(Reason::NoDestination));
                 };
-                connection.note_state(State::Serving);
-                return client.pass(http, connection.info, request, to).await;
+                match Box::pin(guarded::refuses(connection, &to.upstream)).await? {
+                    Some(guarded) => guarded,
+                    None => {
+                        connection.note_state(State::Serving);
+                        return client.pass(http, connection.info, request, to).await;
+                    }
+                }
             }
             _ => NOT_PLAIN,
         },
-        Err(Reason::Refused(_)) if connection.info.decided.rule.is_none() => NO_RULE,
+        Err(Reason::Refused(by)) if is_unlisted(by) => {
+            let hello = HelloFacts::named(connection.info.decided.sni.as_deref());
+            match (connect::unlisted(connection, Some(hello)), connection.info.decided.rule) {
+                (Some(unlisted), _) => unlisted,
+                (None, None) => NO_RULE,
+                (None, Some(_)) => Reason::Refused(by),
+            }
+        }
         Err(reason) => reason,
     };
     let message = connect::message(connection);
     client.refuse(http, connection.info, request, ProxiedRefusal { reason: refused, message }).await
+}
+
+/// True if no rule but a last refuse rule takes the request.
+fn is_unlisted(by: &str) -> bool {
+    [Refusal::NoRule, Refusal::Unlisted].iter().any(|refusal| refusal.text() == by)
 }
 
 /// Notes what is known of a request, and forgets the one before.

@@ -2,7 +2,7 @@
 //! the rules decide as an edge does, by facts from flags. Only `--ask` sends a packet.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -23,6 +23,8 @@ use eyelet_config::{
 };
 
 pub use args::ExplainArgs;
+use given::LookedUp;
+use guard::{DialQuestion, GuardedDial};
 use profile::ProfileQuestion;
 
 /// Prints the verdict and the reasons. Exits with 0, or with 2 if the file, a list or a flag is
@@ -123,7 +125,10 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
         compression: args.tls_compression,
     };
     let name = hello.host_name();
-    let asked_now = if args.ask { given::gather(args, config, name, out)? } else { None };
+    let (asked_now, mut looked_up) = match args.ask {
+        true => given::gather(args, config, name, out)?,
+        false => (None, LookedUp::default()),
+    };
     let args = &*args;
     let shown = asked_now.or_else(|| args.evidence.certificate(name));
     let facts = known(args, listener);
@@ -134,7 +139,9 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     let Decision::Verdict(verdict) = config.policy.decide_from(&mut given) else {
         return Ok(false);
     };
-    print(&given, verdict, out)?;
+    let dial = DialQuestion { args, config, facts: given.facts };
+    let guarded = guard::check(&dial, verdict, &mut looked_up, out)?;
+    print(&given, (verdict, guarded.as_ref()), out)?;
     if let Verdict { rule: Some(rule), refuse: None } = verdict {
         requests::print(args, (config, rule), &mut given, out)?;
     }
@@ -144,7 +151,7 @@ fn answer(args: &ExplainArgs, config: &Config, out: &mut impl Write) -> io::Resu
     evidence::print_shadows(config, &in_shadow, out)?;
     // An early refusal reads the names without a hello. The rules before it are explained by them.
     let hello = in_shadow.hello.or(config.policy.refuses_target(&in_shadow).map(|_| hello));
-    print_misses(config, &Facts { hello, ..in_shadow }, verdict, out)?;
+    print_misses(&given, &Facts { hello, ..in_shadow }, verdict, out)?;
     Ok(true)
 }
 
@@ -164,7 +171,7 @@ fn known(args: &ExplainArgs, listener: u16) -> Facts<'_> {
         },
         transport: args.transport,
         destination,
-        ..Facts::new(listener, peer.unwrap_or(args.client))
+        ..Facts::new(listener, peer.or(args.client).unwrap_or(ASSUMED_CLIENT))
     }
 }
 
@@ -234,7 +241,11 @@ fn destination(args: &ExplainArgs, config: &Config, facts: &Facts<'_>) -> Option
     facts.destination.or(args.destination).or(single)
 }
 
-fn print(given: &Given<'_>, verdict: Verdict, out: &mut impl Write) -> io::Result<()> {
+fn print(
+    given: &Given<'_>,
+    (verdict, guarded): (Verdict, Option<&GuardedDial>),
+    out: &mut impl Write,
+) -> io::Result<()> {
     let (args, config) = (given.args, given.config);
     // The action may need the destination where no rule does.
     let destination = given.facts.destination.or(args.destination);
@@ -242,7 +253,8 @@ fn print(given: &Given<'_>, verdict: Verdict, out: &mut impl Write) -> io::Resul
     match verdict.rule.and_then(|id| config.rules.get(id.0 as usize).map(|rule| (id, rule))) {
         Some((id, rule)) => {
             writeln!(out, "rule:    {}", evidence::label(id, rule.name))?;
-            writeln!(out, "action:  {}", action(rule.action, facts, verdict.refuse))?;
+            let is_refused = verdict.refuse.is_some() || guarded.is_some();
+            writeln!(out, "action:  {}", action(rule.action, facts, is_refused))?;
             if verdict.refuse.is_none() {
                 upstreams::print(rule.action, out)?;
                 guard::print(rule.action, facts, config, out)?;
@@ -266,13 +278,10 @@ fn print(given: &Given<'_>, verdict: Verdict, out: &mut impl Write) -> io::Resul
     if let Some(why) = verdict.refuse {
         writeln!(out, "reason:  {why}")?;
         print_answer(given, (rule.map(|rule| rule.action), why), out)?;
-    } else if let (Some(Action::Splice(splice)), Some(name)) =
-        (rule.map(|rule| rule.action), facts.hello.and_then(|hello| hello.host_name()))
-        && splice.upstream == SpliceUpstream::Destination
-        && facts.dns_agrees != Some(true)
-        && !facts.certificate.is_some_and(|shown| shown.valid)
-    {
-        writeln!(out, "name:    {name} is the client's word: nothing here confirms it")?;
+    } else if let Some(guarded) = guarded {
+        print_guarded(guarded, facts, out)?;
+    } else if let Some(name) = facts.hello.and_then(|hello| hello.host_name()) {
+        print_doubts(name, rule.map(|rule| rule.action), facts, out)?;
     }
     let peeked =
         if facts.hello.is_some() { "the hello was read" } else { "the hello was not read" };
@@ -308,12 +317,47 @@ fn print_answer(
     Ok(())
 }
 
+/// Prints why the name of a connection that passes may be another one.
+fn print_doubts(
+    name: &str,
+    action: Option<&Action>,
+    facts: &Facts<'_>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    if facts.hello.is_some_and(|hello| hello.ech) {
+        writeln!(out, "ech:     {name} is the outer name: another one may be hidden")?;
+    }
+    if let Some(Action::Splice(splice)) = action
+        && splice.upstream == SpliceUpstream::Destination
+        && facts.dns_agrees != Some(true)
+        && !facts.certificate.is_some_and(|shown| shown.valid)
+    {
+        writeln!(out, "name:    {name} is the client's word: nothing here confirms it")?;
+    }
+    Ok(())
+}
+
+/// Prints why the edge does not dial for a client, and what the client gets.
+fn print_guarded(
+    GuardedDial { reason, is_early }: &GuardedDial,
+    facts: &Facts<'_>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    writeln!(out, "reason:  {reason}")?;
+    match reason.alert().filter(|_| facts.hello.is_some()) {
+        _ if *is_early => writeln!(out, "answer:  403, before the hello"),
+        Some(alert) => writeln!(out, "alert:   {} ({})", alert.name(), alert.code()),
+        None => writeln!(out, "answer:  none"),
+    }
+}
+
 fn print_misses(
-    config: &Config,
+    given: &Given<'_>,
     facts: &Facts<'_>,
     verdict: Verdict,
     out: &mut impl Write,
 ) -> io::Result<()> {
+    let (args, config) = (given.args, given.config);
     let earlier = verdict.rule.map_or(config.rules.len(), |id| id.0 as usize);
     if earlier == 0 {
         return writeln!(out, "No rule comes before it.");
@@ -323,7 +367,12 @@ fn print_misses(
     for miss in config.policy.misses(facts).take(MISSES_SHOWN) {
         let name = config.rules.get(miss.rule.0 as usize).map_or("", |rule| rule.name);
         let asked = asked_text(miss, config);
-        let had = fact_text(miss.matcher, facts, config);
+        let had = match miss.matcher {
+            Matcher::Client if args.client.is_none() && args.peer_uid.is_none() => {
+                format!("{ASSUMED_CLIENT}, which is assumed (--client)")
+            }
+            matcher => fact_text(matcher, facts, config),
+        };
         let label = evidence::label(miss.rule, name);
         writeln!(out, "  {label}: {} = {asked} does not hold for {had}", miss.matcher)?;
     }
@@ -333,13 +382,13 @@ fn print_misses(
     Ok(())
 }
 
-fn action(action: &Action, facts: &Facts<'_>, refused: Option<Refusal>) -> String {
-    if refused.is_none() && action.hold().is_some() {
+fn action(action: &Action, facts: &Facts<'_>, is_refused: bool) -> String {
+    if !is_refused && action.hold().is_some() {
         return format!("hold, and once it is allowed {}", served(action, facts));
     }
     match action {
         Action::Refuse(_) => "refuse".to_owned(),
-        other if refused.is_some() => format!("refuse, instead of {}", other.name()),
+        other if is_refused => format!("refuse, instead of {}", other.name()),
         other => served(other, facts),
     }
 }
@@ -505,6 +554,8 @@ fn print_mistakes(mistakes: &[Diagnostic], out: &mut impl Write) -> io::Result<(
     mistakes.iter().try_for_each(|mistake| writeln!(out, "{mistake}"))
 }
 
+/// The client of a question that names none.
+const ASSUMED_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Most rules before the verdict that are explained; a list may have 100,000.
 const MISSES_SHOWN: usize = 20;
 

@@ -77,8 +77,8 @@ fn a_user_is_asked_for_and_known() {
         // A wrong user is told, even where no rule asks.
         (ALICE_WRONG, "open.test:443", 407, "wrong user or password"),
         // No rule would take these by a user.
-        ("", "x.a.test:80", 403, "no rule for this connection"),
-        (ALICE, "other.test:443", 403, "no rule for this connection"),
+        ("", "x.a.test:80", 403, "not in `connect` of any rule"),
+        (ALICE, "other.test:443", 403, "not in `connect` of any rule"),
         // bob:two, whom no rule takes.
         ("Proxy-Authorization: Basic Ym9iOnR3bw==\r\n", "x.a.test:443", 403, "no rule for this "),
     ] {

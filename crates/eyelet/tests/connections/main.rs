@@ -23,6 +23,7 @@ mod compressed_certificate;
 mod connect;
 mod demo;
 mod early_data;
+mod egress;
 mod ends;
 mod evidence;
 mod families;

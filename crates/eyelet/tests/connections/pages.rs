@@ -208,6 +208,7 @@ fn furnish(pki: &Pki, page: &[Block]) {
     }
     fs::copy(root.join("examples/edge.toml"), folder.path().join("etc/edge.toml")).unwrap();
     folder.write("work/allow.txt", "packages.example\n.mirror.example\n");
+    folder.write("work/allow-release.txt", "upload.example\n");
     folder.write("work/clients.txt", "10.0.0.0/8\n");
     folder.write("work/server.js", SERVER);
     for name in ["eyelet-new", "target/release/eyelet"] {

@@ -333,7 +333,7 @@ fn programs_of_the_world_ask_by_plain_http() {
         let mut curl = Command::new("curl");
         curl.args(["-sS", "--noproxy", "", "--proxy", &proxy, "http://nobody.test/"]);
         let said = output(&mut curl).text;
-        assert!(said.contains("no rule with plain_http for this name"), "{said}");
+        assert!(said.contains("nobody.test:80: it is not in `connect` of any rule."), "{said}");
     }
     if need("python3") {
         let url = mirror.url("/python");

@@ -252,10 +252,15 @@ fn a_list_is_made_of_access_logs() {
     folder.write("second.log", line("b.test", "192.0.2.1:443"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
     command.args(["learn", "first.log", "second.log"]).current_dir(folder.path());
-    let said = output(&mut command);
-    let entries: Vec<&str> = said.text.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(entries, ["a.test:8443", "b.test"], "{}", said.text);
-    assert!(said.text.contains("connections: 2, bytes received: 4"), "{}", said.text);
+    let said = command.output().unwrap();
+    let (list, left_out) = (String::from_utf8(said.stdout).unwrap(), said.stderr);
+    let entries: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(entries, ["a.test:8443", "b.test"], "{list}");
+    assert!(list.contains("connections: 2, bytes received: 4"), "{list}");
+    assert_eq!(
+        String::from_utf8_lossy(&left_out),
+        "eyelet: first.log: lines left out: 1, no lines of an access log in JSON\n"
+    );
     let said = output(Command::new(env!("CARGO_BIN_EXE_eyelet")).args(["learn", "/no/such"]));
     assert_eq!(said.status.code(), Some(1), "{}", said.text);
 }

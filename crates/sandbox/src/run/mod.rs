@@ -7,7 +7,7 @@ mod serving;
 mod trust;
 
 pub use outputs::RunOutputs;
-pub use report::{RunEnd, RunRecord};
+pub use report::{LeftOutLines, RunEnd, RunRecord};
 pub use serving::RunServing;
 pub use trust::{RunTrust, TrustError};
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::io::{self, BufRead};
+use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
@@ -70,6 +71,25 @@ struct Traffic {
     is_unlisted: bool,
 }
 
+impl Place {
+    /// The place of an access line, and the host that the client dialled or asked a proxy for.
+    fn of(line: &Value) -> (Self, &str) {
+        let text = |field: &str| line.get(field).and_then(Value::as_str);
+        // A request says its host and port, a client of TLS only its name.
+        let target = text("connect").or(text("destination")).unwrap_or_default();
+        let (host, port) = target.rsplit_once(':').unwrap_or((target, ""));
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let rule = text("rule").unwrap_or_default();
+        let tcp = rule.strip_prefix("tcp ").and_then(|entry| entry.rsplit_once(':'));
+        let name = text("sni").or(tcp.map(|(host, _)| host)).unwrap_or(host).to_owned();
+        (Self { name, port: port.parse().unwrap_or(0), is_tcp: tcp.is_some() }, host)
+    }
+
+    fn is_address(&self) -> bool {
+        self.name.parse::<IpAddr>().is_ok()
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -117,6 +137,17 @@ pub struct RunRecord {
     more: u64,
 }
 
+/// The number of lines that tell of no place that was reached, by their reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOutLines {
+    /// They are not of an access log in JSON.
+    pub foreign: u64,
+    /// Connections and requests that were refused or failed, or whose client closed early.
+    pub unreached: u64,
+    /// Neither a name nor an address is known.
+    pub nameless: u64,
+}
+
 /// The end of a run.
 pub struct RunEnd {
     /// The exit status.
@@ -134,23 +165,36 @@ impl RunRecord {
     /// The lines cannot be read.
     pub fn read(lines: impl BufRead, tell: impl Fn(&Value)) -> io::Result<Self> {
         let mut record = Self::default();
-        record.follow(lines, tell)?;
-        Ok(record)
-    }
-
-    /// Reads more access lines, in the same way.
-    ///
-    /// # Errors
-    /// As [`RunRecord::read`].
-    pub fn follow(&mut self, lines: impl BufRead, tell: impl Fn(&Value)) -> io::Result<()> {
         for line in lines.lines() {
             if let Ok(line) = serde_json::from_str::<Value>(&line?)
-                && let Some(event) = self.note(&line)
+                && let Some(event) = record.note(&line)
             {
                 tell(&event);
             }
         }
-        Ok(())
+        Ok(record)
+    }
+
+    /// Reads lines of the access log of any edge, for its [`RunRecord::list`]. Returns those that
+    /// tell of no place that was reached.
+    ///
+    /// # Errors
+    /// The lines cannot be read.
+    pub fn learn(&mut self, lines: impl BufRead) -> io::Result<LeftOutLines> {
+        let mut left_out = LeftOutLines::default();
+        for line in lines.split(b'\n') {
+            let line = serde_json::from_slice::<Value>(&line?).unwrap_or_default();
+            let text = |field: &str| line.get(field).and_then(Value::as_str);
+            match text("outcome") {
+                None => left_out.foreign += 1,
+                Some("refused" | "failed" | "left" | "redirected") => left_out.unreached += 1,
+                Some(_) if ["sni", "connect", "destination"].map(text) == [None; 3] => {
+                    left_out.nameless += 1;
+                }
+                Some(_) => drop(self.note(&line)),
+            }
+        }
+        Ok(left_out)
     }
 
     /// Notes an access line. Returns it as an event, if a connection or a request has ended.
@@ -159,20 +203,16 @@ impl RunRecord {
         let number = |field: &str| line.get(field).and_then(Value::as_u64).unwrap_or(0);
         let outcome = text("outcome")?;
         let is_request = text("event") == Some("request");
+        let has_hello = text("tls_version").is_some();
         match (text("event"), text("connect")) {
-            // The end follows, or the requests have told of it.
-            (Some("decided"), _) | (Some("end"), Some(_)) => return None,
+            // The end follows.
+            (Some("decided"), _) => return None,
+            // Its requests for `http://` URLs have told. A CONNECT has a hello, or was dialled.
+            (Some("end"), Some(_)) if !has_hello && text("upstream").is_none() => return None,
             _ => {}
         }
-        // A request says its host and port, a client of TLS only its name.
-        let target = text("connect").or(text("destination")).unwrap_or_default();
-        let (host, port) = target.rsplit_once(':').unwrap_or((target, ""));
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let (place, host) = Place::of(line);
         let rule = text("rule").unwrap_or_default();
-        let tcp = rule.strip_prefix("tcp ").and_then(|entry| entry.rsplit_once(':'));
-        let name = text("sni").or(tcp.map(|(host, _)| host)).unwrap_or(host).to_owned();
-        let port = port.parse().unwrap_or(0);
-        let place = Place { name, port, is_tcp: tcp.is_some() };
         let request = RecordedRequest::of(line);
         let (method, path) = match &request {
             Some(RecordedRequest { method, path }) => (Some(method), Some(path)),
@@ -180,14 +220,14 @@ impl RunRecord {
         };
         let held = line.get("held").filter(|held| !held.is_null());
         let mut event = json!({
-            "event": "connection", "name": place.name, "port": port, "outcome": outcome,
+            "event": "connection", "name": place.name, "port": place.port, "outcome": outcome,
             "reason": text("reason"), "bytes_sent": number("bytes_to_upstream"),
             "bytes_received": number("bytes_to_client"), "method": method, "path": path,
             "rule": shown_rule(rule), "time": text("time"), "held": held,
         });
         self.note_held(&event);
         // The end of its connection has the bytes of a request, and the port is its own.
-        let is_of_rules = is_request && text("connect").is_none();
+        let is_of_rules = is_request && (has_hello || text("connect").is_none());
         let is_refused = matches!(outcome, "refused" | "failed");
         let request = request.filter(|_| is_of_rules);
         if is_of_rules && !is_refused {
@@ -204,6 +244,12 @@ impl RunRecord {
             let refusal = RecordedRefusal { place, request, rule, reason };
             self.more += u64::from(!add(&mut self.refused, refusal, text("time")));
             return Some(event);
+        }
+        // A list of a proxy needs the name of the CONNECT beside that in the hello.
+        let asked = Place { name: host.to_owned(), ..place.clone() };
+        let is_another = asked != place && !asked.is_address();
+        if text("connect").is_some() && is_another && has_room(self.reached.len()) {
+            self.reached.entry(asked).or_default().connections += 1;
         }
         // A place that was reached is allowed, and they are few: refusals take no room of theirs.
         if !has_room(self.reached.len()) && !self.reached.contains_key(&place) {
@@ -280,7 +326,8 @@ impl RunRecord {
     pub fn list(&self) -> String {
         let mut entries = BTreeMap::<String, (Traffic, Option<&str>)>::new();
         for (place, traffic) in &self.reached {
-            let entry = match (place.is_tcp, place.port) {
+            // Clients say no name for an address.
+            let entry = match (place.is_tcp || place.is_address(), place.port) {
                 (true, _) => format!("tcp {place}"),
                 (false, 0 | HTTP | HTTPS) => place.name.clone(),
                 (false, _) => place.to_string(),

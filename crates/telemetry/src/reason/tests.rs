@@ -67,6 +67,7 @@ rows! {
     Reason::Refused("the rule has no plain_http") => "`the rule has no plain_http`",
     Reason::Refused("no rule with plain_http for this name") =>
         "`no rule with plain_http for this name`",
+    Reason::Unlisted(_) => "`not in …`",
     Reason::NoUser(UserLack::Missing) => "`the rules ask for a user`",
     Reason::NoUser(UserLack::Wrong) => "`wrong user or password`",
     Reason::Held(HeldEnd::Refused) => "`held, and refused`",
@@ -220,6 +221,7 @@ fn detailed_examples() -> Vec<Reason> {
         Reason::Refused("the rule has no plain_http"),
         Reason::Request(400, detail()),
         Reason::Response(detail()),
+        Reason::Unlisted("not in allow.txt".into()),
         Reason::Unregistered(IoFailure::Os(28)),
         Reason::UpstreamAlert(48),
         Reason::UpstreamAlert(255),

@@ -1,6 +1,6 @@
 //! The arguments of `eyelet explain`, except for those that say what is known of the name.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -45,9 +45,9 @@ pub struct ExplainArgs {
     /// The protocols that the client offers, such as h2,http/1.1
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub alpn: Vec<String>,
-    /// The client's address
-    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    pub client: IpAddr,
+    /// The client's address; by default 127.0.0.1
+    #[arg(long, value_name = "IP")]
+    pub client: Option<IpAddr>,
     /// The address to which the client wanted to go; by default the listener's address, if it is a
     /// single one
     #[arg(long, value_name = "IP:PORT", value_parser = address)]

@@ -1,11 +1,12 @@
 //! The facts that nobody types: those of an access line, and evidence that is gathered now.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use eyelet_config::{Config, tls_version_code};
-use eyelet_policy::{CertificateFacts, EvidenceKind};
+use eyelet_policy::{CertificateFacts, EvidenceKind, Refusal};
 use eyelet_resolve::ask;
 use eyelet_telemetry::log::read::{LINE_BYTES_MAX, LoggedLine};
 use eyelet_wire::connect::{Target, TargetHost};
@@ -22,8 +23,21 @@ pub(super) fn complete(
     match take_log_line(args) {
         Ok(Some(line)) => {
             let why = line.reason.as_deref().unwrap_or("decided");
-            let by = line.rule.map_or_else(String::new, |rule| format!(" by {rule}"));
+            let by = line.rule.as_ref().map_or_else(String::new, |rule| format!(" by {rule}"));
             writeln!(out, "logged:  {} {}{by}: {}", line.time, line.outcome, why)?;
+            match (&*line.outcome, line.rule.is_some()) {
+                _ if Refusal::is_said_by(why) => {}
+                ("refused" | "failed" | "left", false) => {
+                    writeln!(
+                        out,
+                        "         before any rule; the rest is what the rules would say"
+                    )?;
+                }
+                ("refused", true) => {
+                    writeln!(out, "         after its rule; the rest is what the rules say")?;
+                }
+                _ => {}
+            }
         }
         Ok(None) => {}
         Err(why) => return Ok(Err(why)),
@@ -75,7 +89,7 @@ fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
         false => fault.to_string(),
     })?;
     args.listener = Some(line.listener.clone());
-    args.client = line.client.map_or(args.client, |client| client.ip());
+    args.client = line.client.map(|client| client.ip()).or(args.client);
     if line.transport.as_deref() == Some("quic") {
         args.transport = Transport::Quic;
     }
@@ -112,25 +126,63 @@ fn take_log_line(args: &mut ExplainArgs) -> Result<Option<LoggedLine>, String> {
     Ok(Some(line))
 }
 
-/// Gathers the evidence that rules may ask for and that no flag gives. Returns the certificate.
+/// The names that were looked up now, with their addresses.
+#[derive(Default)]
+pub(super) struct LookedUp(BTreeMap<String, Vec<IpAddr>>);
+
+impl LookedUp {
+    /// True if it was looked up.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The addresses of a name. It is looked up once; none if it has none.
+    pub(super) fn addresses(
+        &mut self,
+        config: &Config,
+        name: &str,
+        out: &mut impl Write,
+    ) -> io::Result<&[IpAddr]> {
+        if !self.has(name) {
+            let found = ask::now(ask::addresses(config, name))?;
+            match &found {
+                Ok(found) => {
+                    let found: Vec<String> = found.iter().map(IpAddr::to_string).collect();
+                    writeln!(out, "found:   {name} has {}", found.join(", "))?;
+                }
+                Err(why) => writeln!(out, "found:   no address of {name}: {why}")?,
+            }
+            self.0.insert(name.to_owned(), found.unwrap_or_default());
+        }
+        Ok(self.0.get(name).map_or(&[], Vec::as_slice))
+    }
+}
+
+/// Gathers the evidence that rules may ask for and that no flag gives. Returns the certificate, and
+/// the addresses that were found.
 pub(super) fn gather(
     args: &mut ExplainArgs,
     config: &Config,
     name: Option<&str>,
     out: &mut impl Write,
-) -> io::Result<Option<CertificateFacts>> {
+) -> io::Result<(Option<CertificateFacts>, LookedUp)> {
+    let mut looked_up = LookedUp::default();
     if args.destination.is_none()
         && let Some(Target { host: TargetHost::Name(host), port }) = args.connect
     {
-        match ask::now(ask::addresses(config, &host))? {
-            Ok(found) => {
-                args.destination = found.first().map(|ip| SocketAddr::new(*ip, port));
-                let found: Vec<String> = found.iter().map(IpAddr::to_string).collect();
-                writeln!(out, "found:   {host} has {}", found.join(", "))?;
-            }
-            Err(why) => writeln!(out, "found:   no address of {host}: {why}")?,
-        }
+        let found = looked_up.addresses(config, &host, out)?;
+        args.destination = found.first().map(|ip| SocketAddr::new(*ip, port));
     }
+    Ok((certificate(args, config, name, out)?, looked_up))
+}
+
+/// Asks DNS about the destination, and the destination for its certificate.
+fn certificate(
+    args: &mut ExplainArgs,
+    config: &Config,
+    name: Option<&str>,
+    out: &mut impl Write,
+) -> io::Result<Option<CertificateFacts>> {
     let of_connect = args.connect.and_then(|target| match target.host {
         TargetHost::Ip(ip) => Some(SocketAddr::new(ip, target.port)),
         TargetHost::Name(_) => None,

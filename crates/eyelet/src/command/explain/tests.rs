@@ -123,6 +123,9 @@ fn lists_from_files() {
         let (out, _) = run(&file, flags);
         assert!(out.ends_with(&format!("  rule 1 \"builds\": {miss}\n")), "{out}");
     }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/ci.toml");
+    let (out, _) = run(&file, "--connect x.cdn.example:443");
+    assert!(out.contains("does not hold for 127.0.0.1, which is assumed (--client)\n"), "{out}");
 }
 
 #[test]
@@ -306,7 +309,13 @@ fn a_destination_that_is_guarded_is_said() {
     let fault = "10.0.0.1 is an internal address that upstream_allow does not list\n";
     let by_header = "--listener header --destination";
     for (flags, expected) in [
-        ("--connect 10.0.0.1:443".to_owned(), format!("guard:   refused: {fault}")),
+        (
+            "--connect 10.0.0.1:443".to_owned(),
+            "action:  refuse, instead of splice\n\
+             reason:  upstream: 10.0.0.1, which upstream_allow does not list\n\
+             answer:  403, before the hello\n"
+                .to_owned(),
+        ),
         ("--connect 10.1.0.1:443".to_owned(), String::new()),
         (
             format!("{by_header} 10.0.0.1:443"),
@@ -317,8 +326,10 @@ fn a_destination_that_is_guarded_is_said() {
         ("--listener redirect --destination 10.0.0.1:443".to_owned(), String::new()),
     ] {
         let (out, code) = run(&file, &flags);
-        assert!(out.contains("action:  splice to the destination, "), "{flags}: {out}");
-        let said: String = out.split_inclusive('\n').filter(|l| l.starts_with("guard")).collect();
+        let told = ["guard", "reason", "answer", "action:  refuse"];
+        let is_told = |line: &&str| told.iter().any(|told| line.starts_with(told));
+        let said: String = out.split_inclusive('\n').filter(is_told).collect();
+        assert_eq!(out.contains("action:  splice to the"), !said.contains("action"), "{out}");
         assert_eq!((said, code), (expected, ExitCode::SUCCESS), "{flags}: {out}");
     }
     std::fs::remove_file(&file).unwrap();
@@ -336,8 +347,9 @@ fn a_connect_names_its_hello() {
         [[rule]]\nname = \"rest\"\naction = \"refuse\"\n";
     std::fs::write(&file, text).unwrap();
     let (early, _) = run(&file, "--connect b.example:443");
-    let (word, _) = run(&file, "--connect 192.0.2.1:443 --sni a.example");
-    let (confirmed, _) = run(&file, "--connect 192.0.2.1:443 --sni a.example --true-by dns");
+    let (word, _) = run(&file, "--connect 8.8.8.8:443 --sni a.example");
+    let (confirmed, _) = run(&file, "--connect 8.8.8.8:443 --sni a.example --true-by dns");
+    let (ech, _) = run(&file, "--connect 8.8.8.8:443 --sni a.example --ech");
     std::fs::remove_file(&file).unwrap();
     assert_eq!(
         early,
@@ -351,6 +363,8 @@ fn a_connect_names_its_hello() {
     );
     let said = "name:    a.example is the client's word: nothing here confirms it\n";
     assert!(word.contains(said), "{word}");
+    let outer = "ech:     a.example is the outer name: another one may be hidden\n";
+    assert!(ech.contains(outer) && !word.contains("ech:"), "{ech}");
     assert!(confirmed.contains(said), "no rule asks DNS: {confirmed}");
 }
 

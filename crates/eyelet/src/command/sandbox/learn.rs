@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use eyelet_sandbox::RunRecord;
+use eyelet_sandbox::{LeftOutLines, RunRecord};
 
 /// Arguments of `eyelet learn`.
 #[derive(Clone, Debug, clap::Args)]
@@ -35,7 +35,21 @@ fn print(args: &LearnArgs, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
             true => Box::new(io::stdin().lock()),
             false => Box::new(BufReader::new(File::open(log).map_err(failed)?)),
         };
-        record.follow(lines, |_| ()).map_err(failed)?;
+        let left_out = record.learn(lines).map_err(failed)?;
+        print_left_out(log, left_out);
     }
     Ok(out.write_all(record.list().as_bytes())?)
+}
+
+/// Says on standard error which lines of a log are not in the list.
+fn print_left_out(log: &Path, LeftOutLines { foreign, unreached, nameless }: LeftOutLines) {
+    for (count, why) in [
+        (foreign, "no lines of an access log in JSON"),
+        (unreached, "refused, failed, redirected, or left by the client"),
+        (nameless, "without a name and an address"),
+    ] {
+        if count > 0 {
+            eprintln!("eyelet: {}: lines left out: {count}, {why}", log.display());
+        }
+    }
 }
