@@ -264,7 +264,11 @@ fn print(given: &Given<'_>, verdict: Verdict, out: &mut impl Write) -> io::Resul
     }
     let rule = verdict.rule.and_then(|id| config.rules.get(id.0 as usize));
     if let Some(why) = verdict.refuse {
-        writeln!(out, "reason:  {why}")?;
+        let of_client = match why {
+            Refusal::NoRule if config.policy.has_name_for_others(facts) => " from this client",
+            _ => "",
+        };
+        writeln!(out, "reason:  {why}{of_client}")?;
         print_answer(given, (rule.map(|rule| rule.action), why), out)?;
     } else if let (Some(Action::Splice(splice)), Some(name)) =
         (rule.map(|rule| rule.action), facts.hello.and_then(|hello| hello.host_name()))
