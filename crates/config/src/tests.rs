@@ -83,8 +83,8 @@ memory_max = \"12\"
 ",
         &[
             "3:1: unknown key `lisener` in [[listener]] (known keys: acme_upstream, \
-             address, allow_remote, defer_accept, kind, mode, name, plain_http, proxy_protocol_from, \
-             quic, reuse_port, users)",
+             address, allow_remote, defer_accept, kind, mode, name, plain_http, \
+             proxy_protocol_from, quic, reuse_port, users)",
             // That `action` is missing follows from the mistyped key, and is not said.
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
             "5:14: \"a.*.b\": \"*\" stands only as the whole first label, as in \

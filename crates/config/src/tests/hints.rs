@@ -1,5 +1,5 @@
-//! What people write here who know other programs, and what `check` says to it: keys, values, ports,
-//! names that stand in two rules.
+//! The messages of `check` to people who write what other programs understand: keys, values, ports,
+//! and names that stand in two rules.
 
 use std::io::{Error, ErrorKind};
 use std::path::Path;
