@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::SystemTime;
 
-use eyelet_policy::Rules;
+use eyelet_policy::{NamePattern, RuleId, Rules};
 
 use crate::checked::{Config, WatchedFile};
 use crate::rule;
@@ -270,13 +270,14 @@ fn check_coverage(
     sections: &[Section<'_>],
 ) {
     let coverage = policy.coverage(matchers);
+    let shown = |rule: RuleId| {
+        let index = rule.0 as usize;
+        let (name, place) = (rules.name(index)?, sections.get(index)?);
+        Some(format!("\"{name}\" (line {})", place.at.line()))
+    };
     for covered in coverage.covered {
         let Some(section) = sections.get(covered.rule.0 as usize) else { continue };
-        let earlier = covered.by.iter().take(COVERING_SHOWN).filter_map(|by| {
-            let index = by.0 as usize;
-            let (name, place) = (rules.name(index)?, sections.get(index)?);
-            Some(format!("\"{name}\" (line {})", place.at.line()))
-        });
+        let earlier = covered.by.iter().take(COVERING_SHOWN).filter_map(|by| shown(*by));
         let earlier = earlier.collect::<Vec<_>>().join(", ");
         let more = covered.by.len().saturating_sub(COVERING_SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -285,6 +286,21 @@ fn check_coverage(
         );
         section.at.error(message);
     }
+    for lost in coverage.lost.chunk_by(|a, b| a.rule == b.rule) {
+        let Some(first) = lost.first() else { continue };
+        let Some(section) = sections.get(first.rule.0 as usize) else { continue };
+        let Some(by) = first.by.first().and_then(|by| shown(*by)) else { continue };
+        let more = match lost.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        let message = format!(
+            "this rule never gets \"{}\"{more}: {by} comes first and takes it; leave it out, or \
+             put this rule above",
+            first.name
+        );
+        name_at(section, &first.name).warning(message);
+    }
     if let Some(stopped) = coverage.stopped_at
         && let Some(section) = sections.get(stopped.0 as usize)
     {
@@ -292,6 +308,17 @@ fn check_coverage(
                        many rules share names, or have none";
         section.at.warning(message);
     }
+}
+
+/// The place of a name in `sni`.
+fn name_at<'t>(section: &Section<'t>, name: &NamePattern) -> Place<'t> {
+    let value = section.value("sni");
+    let items = value.and_then(|value| value.get_ref().as_array());
+    let named = items.into_iter().flat_map(|items| items.iter()).find(|item| {
+        let read = item.get_ref().as_str().map(str::parse::<NamePattern>);
+        read.is_some_and(|read| read.as_ref() == Ok(name))
+    });
+    named.map_or_else(|| section.value_at("sni"), |item| section.place(item))
 }
 
 /// Most covering rules that a message names.

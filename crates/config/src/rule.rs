@@ -478,12 +478,17 @@ fn certificates<'t>(
     matchers: &Matchers<'_>,
     files: &mut Files,
 ) -> Vec<[&'t str; 2]> {
+    let is_absent = |file: &str| !files.path(file).exists();
     let needs = match (section.value("certificate"), section.value("key")) {
         (None, None) => Some(
             "certificate: \"local\" (signed here), \"acme\" (ordered), \"spiffe\", or \"app.pem\" \
              with `key = \"app.key\"`",
         ),
         (None, Some(_)) => Some("`certificate` for its `key`, such as \"app.pem\""),
+        (Some(file), None) if file.get_ref().as_str().is_some_and(is_absent) => Some(
+            "`key` for its `certificate`, and there is no such file: \"acme\" orders one, \
+             \"local\" signs one here",
+        ),
         (Some(_), None) => Some("`key` for its `certificate`, such as \"app.key\""),
         (Some(_), Some(_)) => None,
     };

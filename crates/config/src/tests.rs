@@ -83,9 +83,8 @@ memory_max = \"12\"
 ",
         &[
             "3:1: unknown key `lisener` in [[listener]] (known keys: acme_upstream, \
-             address, \
-             allow_remote, defer_accept, kind, mode, name, plain_http, proxy_protocol_from, \
-             quic, reuse_port, users)",
+             address, allow_remote, defer_accept, kind, mode, name, plain_http, \
+             proxy_protocol_from, quic, reuse_port, users)",
             // That `action` is missing follows from the mistyped key, and is not said.
             "5:8: \"*.\": nothing follows \"*.\"; expected a suffix, as in \"*.example.com\"",
             "5:14: \"a.*.b\": \"*\" stands only as the whole first label, as in \
@@ -217,7 +216,6 @@ fn listeners() {
             "2:11: \"::1\" has no port; expected address:port as in \
             \"[::1]:443\"",
         ),
-        ("address = 443", "2:11: `address` is an integer; expected a string"),
         (
             "address = \"[::]:443\"\nkind = \"udp\"",
             "3:8: \"udp\" is not a kind of listener; expected \"direct\", \"redirect\", \
@@ -648,6 +646,7 @@ servers = ["9.9.9.9", "[::1]:5353"]
 mod acme;
 mod admin;
 mod certificates;
+mod hints;
 mod intercept;
 mod lists;
 mod mint;

@@ -147,8 +147,7 @@ impl<'t> Section<'t> {
                 continue;
             }
             let at = self.place(key);
-            let is_task = TASK_TITLES.contains(&self.title);
-            if let Some(sentence) = elsewhere::sentence(name).filter(|_| is_task) {
+            if let Some(sentence) = elsewhere::sentence(self.title, name) {
                 at.error(format!("unknown key `{name}`: {sentence}"));
                 continue;
             }
@@ -235,12 +234,13 @@ impl<'t> Section<'t> {
 
     /// Looks the string of `key` up in `words`. `is_not` says what another word is not.
     pub fn word<T: Copy>(&self, key: &str, is_not: &str, words: &[(&str, T)]) -> Option<T> {
-        let text = self.text(key)?;
+        self.value(key)?;
+        let quoted: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+        let expected = listed(&quoted, "or");
+        let text = self.text_of(key, &expected)?;
         let found = words.iter().find(|(word, _)| *word == text.text);
         if found.is_none() {
-            let words: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
-            let words = listed(&words, "or");
-            text.at.error(format!("\"{}\"{is_not} expected {words}", text.text));
+            text.at.error(format!("\"{}\"{is_not} expected {expected}", text.text));
         }
         found.map(|(_, value)| *value)
     }
@@ -425,7 +425,8 @@ impl<'t> Section<'t> {
 pub fn nearest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let word = word.get(..word.len().min(WORD_BYTES_MAX))?;
     let slips_max = (word.chars().count() / 3).clamp(1, 3);
-    let by_distance = candidates.map(|candidate| (strsim::levenshtein(word, candidate), candidate));
+    let by_distance =
+        candidates.map(|candidate| (strsim::osa_distance(word, candidate), candidate));
     let nearest = by_distance.min_by_key(|(edits, _)| *edits)?;
     (nearest.0 <= slips_max).then_some(nearest.1)
 }
@@ -452,9 +453,6 @@ const ERRORS_MAX: usize = 1_000;
 /// Most warnings that are kept.
 const WARNINGS_MAX: usize = 200;
 
-/// The tables in which people write what they know from other programs. In other tables a key such
-/// as `path` is a mistake of another kind.
-const TASK_TITLES: [&str; 4] = ["[[listener]]", "[[rule]]", "[http]", "the file"];
 /// Most keys that a message lists. A rule knows sixty, and nobody finds one among them.
 const KEYS_SHOWN_MAX: usize = 12;
 /// Longest unknown key that is compared with the known ones, in bytes. All of those are shorter.

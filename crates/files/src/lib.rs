@@ -268,7 +268,11 @@ impl Files {
 
 fn mode(path: &Path) -> Result<u32, Unreadable> {
     regular_mode(path).map_err(|why| Unreadable {
-        message: format!("cannot read {}: {why}", path.display()),
+        message: format!(
+            "cannot read {}: {why}{}",
+            path.display(),
+            certificate::access_hint(path, &why)
+        ),
         is_absent: why.kind() == ErrorKind::NotFound,
     })
 }

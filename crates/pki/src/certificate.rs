@@ -16,6 +16,7 @@ use x509_parser::parse_x509_certificate;
 use zeroize::Zeroizing;
 
 use eyelet_sys::file::{Stamp, read_stamped_text};
+use eyelet_sys::process;
 
 use crate::pem::Pem;
 
@@ -33,7 +34,7 @@ pub struct CertificateFiles {
 #[derive(Debug, Error)]
 pub enum CertificateError {
     /// A file cannot be read.
-    #[error("cannot read {}: {why}", file.display())]
+    #[error("cannot read {}: {why}{}", file.display(), access_hint(file, why))]
     Unreadable {
         file: PathBuf,
         /// The system's error.
@@ -421,6 +422,20 @@ fn stamped(file: &Path) -> Result<(Zeroizing<Vec<u8>>, Stamp), CertificateError>
     read_stamped_text(file, FILE_BYTES_MAX)
         .map(|(text, stamp)| (Zeroizing::new(text), stamp))
         .map_err(|why| CertificateError::Unreadable { file: file.to_owned(), why })
+}
+
+/// Says how this process comes to read a file that its user may not read. Empty for other faults.
+pub fn access_hint(file: &Path, why: &io::Error) -> String {
+    match why.kind() {
+        io::ErrorKind::PermissionDenied => format!(
+            " for user {}: `install -m 640 -g {} {} DIR` copies it for the group of this process, \
+             or run as its owner",
+            process::user(),
+            process::group(),
+            file.display()
+        ),
+        _ => String::new(),
+    }
 }
 
 fn unix_secs(time: SystemTime) -> i64 {

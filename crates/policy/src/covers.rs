@@ -21,11 +21,24 @@ pub struct Covered {
     pub by: Vec<RuleId>,
 }
 
+/// A name of a rule that can match by other names only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostName {
+    /// The rule.
+    pub rule: RuleId,
+    /// The name.
+    pub name: NamePattern,
+    /// The earlier rules that take its connections; at least one.
+    pub by: Vec<RuleId>,
+}
+
 /// The result of an analysis.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Ascending by rule.
     pub covered: Vec<Covered>,
+    /// By rule, and then in the order of its names. None is of a covered rule.
+    pub lost: Vec<LostName>,
     /// The first rule that was not analysed, if the list takes too many comparisons: see
     /// `COMPARISONS_MAX`.
     pub stopped_at: Option<RuleId>,
@@ -119,7 +132,7 @@ impl Rules {
                 coverage.stopped_at = Some(RuleId(id));
                 break;
             }
-            if let Some(by) = search.covering(id, rule) {
+            if let Some(by) = search.covering(id, rule, &mut coverage.lost) {
                 coverage.covered.push(Covered { rule: RuleId(id), by });
             }
         }
@@ -152,20 +165,27 @@ struct Together {
 }
 
 impl Search<'_> {
-    fn covering(&mut self, id: u32, rule: &Rule) -> Option<Vec<RuleId>> {
+    /// The rules that cover a rule. If it is not covered, adds those of its names that are.
+    fn covering(&mut self, id: u32, rule: &Rule, lost: &mut Vec<LostName>) -> Option<Vec<RuleId>> {
         if let Some(by) = self.covering_unnamed(id) {
             return Some(by);
         }
         if !rule.is_named() {
             return None;
         }
-        let mut by = Vec::new();
-        for pattern in &rule.sni {
-            by.extend(self.covering_name(id, pattern)?);
+        let before = lost.len();
+        for name in &rule.sni {
+            let by = self.covering_name(id, name);
+            lost.extend(by.map(|by| LostName { rule: RuleId(id), name: name.clone(), by }));
         }
+        if lost.len() - before < rule.sni.len() {
+            return None;
+        }
+        let mut by = Vec::new();
         for list in &rule.sni_lists {
             by.extend(self.covering_list(id, *list)?);
         }
+        by.extend(lost.drain(before..).flat_map(|name| name.by));
         by.sort_unstable();
         by.dedup();
         Some(by)

@@ -87,6 +87,16 @@ impl Rules {
         }
     }
 
+    /// True if a rule lists the name of the hello, and failed by the client's address.
+    pub fn has_name_for_others(&self, facts: &Facts<'_>) -> bool {
+        let lists = self.hold_lists();
+        let Some(hello) = facts.hello else { return false };
+        self.candidates(hello.name, &lists).any(|rule| {
+            let is_named = self.rule(rule).is_some_and(|(entry, _)| entry.named);
+            is_named && self.failed(rule, true, facts, &lists) == Some(Matcher::Client)
+        })
+    }
+
     /// The values of `matcher` in `rule`, as in the configuration, cut to a few. Empty if the rule
     /// does not have it. Slow: names are searched for in the whole index.
     pub fn matcher_text(&self, rule: RuleId, matcher: Matcher) -> String {

@@ -34,7 +34,7 @@ mod source;
 pub use by_request::RequestRules;
 pub use conditions::Conditions;
 pub use connect::{ConnectPattern, ConnectPatternFault, ConnectSet};
-pub use covers::{Coverage, Covered, Unread};
+pub use covers::{Coverage, Covered, LostName, Unread};
 pub use evidence::{EvidenceKind, EvidenceMatchers};
 pub use explain::Miss;
 pub use expressions::{EXPRESSION_LISTS_MAX, EXPRESSIONS_MAX, ExpressionFault, NameExpressions};

@@ -20,6 +20,11 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// The group whose rights the process has.
+pub fn group() -> u32 {
+    rustix::process::getegid().as_raw()
+}
+
 /// The cgroup of a process, as a path from the root of cgroups. `None`: it has ended, or the
 /// machine has no cgroups of version 2.
 pub(crate) fn cgroup_of(pid: u32) -> Option<String> {

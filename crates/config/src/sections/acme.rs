@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::model::{Listener, ListenerKind};
 use crate::rules::matchers::Matchers;
-use crate::settings::listeners::Listeners;
+use crate::settings::listeners::{HTTP_PORT, Listeners};
 use crate::settings::local::Permitted;
 use eyelet_document::reader::{Place, Section, Text};
 use eyelet_files::Files;
@@ -378,6 +378,3 @@ const KEY_FILE_BYTES_MAX: u64 = 4 << 10;
 
 /// The port to which a server of TLS-ALPN-01 connects (RFC 8737 section 3).
 const HTTPS_PORT: u16 = 443;
-
-/// The port to which a server of HTTP-01 connects (RFC 8555 section 8.3).
-const HTTP_PORT: u16 = 80;

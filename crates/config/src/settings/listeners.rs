@@ -185,8 +185,11 @@ fn read_one(section: &Section<'_>, files: &mut Files) -> Option<Listener> {
     let reuse_port = section.flag("reuse_port").unwrap_or(false);
     let defer_accept = section.flag("defer_accept").unwrap_or(false);
     let plain_http = section.flag("plain_http").unwrap_or(false);
-    let without = "a listener needs an `address`, such as \"0.0.0.0:443\"";
-    let text = section.required("address", without)?;
+    if section.value("address").is_none() {
+        let without = "a listener needs an `address`, such as \"0.0.0.0:443\"";
+        section.missing(&["address"], without);
+    }
+    let text = section.text_of("address", ONE_ADDRESS)?;
     let address = text.parse(|text| match text.strip_prefix(UNIX) {
         Some(path) => socket_path(path, files).map(ListenAddress::Unix),
         None => values::listen_address(text).map(ListenAddress::Inet),
@@ -202,6 +205,7 @@ fn read_one(section: &Section<'_>, files: &mut Files) -> Option<Listener> {
         );
     }
     check_quic(section, kind);
+    check_port_80(section, kind, address.inet());
     let acme_upstream = acme_upstream(section, kind, address.inet());
     let mode = check_file(section, kind, &address);
     let is_proxy = kind == ListenerKind::Connect;
@@ -266,6 +270,24 @@ fn check_quic(section: &Section<'_>, kind: ListenerKind) {
             "a datagram has no PROXY header; give QUIC a listener without `proxy_protocol_from`",
         );
     }
+}
+
+/// Warns of a listener on the port of http:// that takes TLS only, unless its `kind` says so.
+fn check_port_80(section: &Section<'_>, kind: ListenerKind, address: SocketAddr) {
+    let is_said = section.value("kind").is_some();
+    let message = match kind {
+        _ if address.port() != HTTP_PORT => return,
+        ListenerKind::Direct if !is_said => {
+            "clients must speak TLS at this port, which is that of http://; did you mean \
+             `kind = \"http_redirect\"`, which sends them to https://?"
+        }
+        ListenerKind::Redirect if section.flag("plain_http") != Some(true) => {
+            "netfilter must redirect connections to a \"redirect\" listener; to send clients from \
+             http:// to https:// write `kind = \"http_redirect\"`"
+        }
+        _ => return,
+    };
+    section.at.warning(message);
 }
 
 /// Checks who reaches a listener: what clients of a plain one send is readable on its way. They are
@@ -345,6 +367,14 @@ const KEYS: [&str; 12] = [
     "reuse_port",
     "users",
 ];
+
+/// The port of http:// (RFC 9110 section 4.2.1), to which a server of HTTP-01 connects, too (RFC
+/// 8555 section 8.3).
+pub(crate) const HTTP_PORT: u16 = 80;
+
+/// The type of `address`, for messages.
+const ONE_ADDRESS: &str =
+    "one address, such as \"0.0.0.0:443\"; each further one has a [[listener]] of its own";
 
 /// Most listeners: each has a socket per worker, and rules store its index in 16 bits.
 const LISTENERS_MAX: usize = 1_024;

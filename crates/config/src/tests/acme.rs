@@ -81,7 +81,7 @@ fn a_server_reaches_a_listener() {
         (https(8443) + &http(8080), ""),
         // Port 443 is another rule's, and what is at port 80 speaks TLS.
         (named(443) + &named(8443), "listener = \"n8443\"\n"),
-        (named(443) + &named(80), "listener = \"n80\"\n"),
+        (named(443) + &named(80) + "kind = \"direct\"\n", "listener = \"n80\"\n"),
         (https(8443) + &http(443), ""),
     ] {
         let found = said_of(&listeners, rule);

@@ -304,6 +304,7 @@ fn a_certificate_and_its_key_come_together() {
         one("key = \"app.key\""),
         ["3:1: a terminate rule needs a `certificate` for its `key`, such as \"app.pem\""]
     );
+    folder.issue("app", &["app.example"]);
     assert_eq!(
         one("certificate = \"app.pem\""),
         ["3:1: a terminate rule needs a `key` for its `certificate`, such as \"app.key\""]

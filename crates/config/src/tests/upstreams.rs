@@ -6,7 +6,7 @@ use super::*;
 use crate::model::values;
 
 /// The messages for a splice rule with these keys, which begin in the fifth line.
-fn said_of_splice(keys: &str) -> Vec<String> {
+pub(super) fn said_of_splice(keys: &str) -> Vec<String> {
     said_below_listener(&format!("[[rule]]\naction = \"splice\"\n{keys}\n"))
 }
 
@@ -100,46 +100,6 @@ fn a_slip_is_not_a_file_without_rules() {
     assert!(cut.iter().all(|said| !said.contains("no rule")), "{cut:?}");
     let none = said_below_listener("");
     assert_eq!(none, ["1:1: warning: no rule; every connection will be refused"]);
-}
-
-/// A key that people know from other programs has a sentence wherever they write it.
-#[test]
-fn keys_of_other_programs() {
-    let folder = Folder::new();
-    for (key, said) in [
-        ("auth_basic = \"users\"", "Eyelet does not authenticate users"),
-        ("weight = 3", "HAProxy as the upstream has weights"),
-        ("redirect = \"https://a.example\"", "`kind = \"http_redirect\"`"),
-        ("http3 = true", "does not speak HTTP/3"),
-        ("ciphers = \"HIGH\"", "the cipher suites and groups are fixed"),
-        ("websocket = true", "WebSockets need no key"),
-        ("strip_prefix = \"/api\"", "Eyelet does not route or rewrite by path"),
-        ("root = \"/srv\"", "Eyelet does not serve files"),
-        ("directory = \"/srv\"", "Eyelet does not serve files"),
-        ("directory = \"https://a.example\"", "an ACME server's directory stands in [acme]"),
-        ("forward_auth = \"http://a.example\"", "Eyelet does not authenticate users"),
-        ("error_page = \"50x.html\"", "Eyelet shows no pages of yours"),
-        ("proxy_pass = \"http://a.example\"", "`upstream` says where a rule sends"),
-        ("gzip = true", "responses are compressed without a key"),
-        ("timeout = \"1m\"", "[limits] and [http] have the timeouts"),
-        ("allow = \"10.0.0.0/8\"", "gives a rule these addresses"),
-        ("deny = \"10.0.0.0/8\"", "`action = \"refuse\"` refuses them"),
-        ("stick_table = \"ip\"", "`upstream_hash = \"client\"` keeps a client"),
-        // Any other key does not show sixty.
-        ("cookbook = 1", "unknown key `cookbook` in [[rule]]; docs/configuration.md lists the"),
-    ] {
-        let found = said_of_splice(&format!("upstream = \"a.example:1\"\n{key}"));
-        assert!(found.len() == 1 && found[0].contains(said), "{key}: {found:#?}");
-    }
-    for (table, said) in [
-        ("[[route]]\npath = \"/api\"", "Eyelet does not route or rewrite by path"),
-        ("[auth]\nfile = \"users\"", "Eyelet does not authenticate users"),
-    ] {
-        let rule = "[[rule]]\naction = \"refuse\"\n";
-        let text = format!("[[listener]]\naddress = \"127.0.0.1:0\"\n{rule}{table}\n");
-        let found = folder.said(&text);
-        assert!(found.len() == 1 && found[0].contains(said), "{table}: {found:#?}");
-    }
 }
 
 #[test]

@@ -276,7 +276,11 @@ fn print(
     }
     let rule = verdict.rule.and_then(|id| config.rules.get(id.0 as usize));
     if let Some(why) = verdict.refuse {
-        writeln!(out, "reason:  {why}")?;
+        let of_client = match why {
+            Refusal::NoRule if config.policy.has_name_for_others(facts) => " from this client",
+            _ => "",
+        };
+        writeln!(out, "reason:  {why}{of_client}")?;
         print_answer(given, (rule.map(|rule| rule.action), why), out)?;
     } else if let Some(guarded) = guarded {
         print_guarded(guarded, facts, out)?;

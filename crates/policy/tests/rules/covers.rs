@@ -46,6 +46,41 @@ fn rules_that_never_match_by_name() {
     }
 }
 
+/// The rule that has the name matches by others.
+#[test]
+fn names_that_earlier_rules_take() {
+    let last = |rules: &[Rule]| {
+        let coverage = Rules::new(rules).coverage(rules);
+        let lost = coverage.lost.into_iter().map(|lost| (lost.name.to_string(), lost.by));
+        (coverage.covered.len(), lost.collect::<Vec<_>>())
+    };
+    let both = || rule().sni(&["a.example", "b.example"]);
+    let lost = |name: &str, by: &[u32]| {
+        (0, vec![(name.to_owned(), by.iter().copied().map(RuleId).collect())])
+    };
+    for (rules, expected) in [
+        (vec![rule().sni(&["a.example"]), both()], lost("a.example", &[0])),
+        (vec![rule().sni(&["*.b.example"]), rule().sni(&["*.x.b.example", "c"])], {
+            lost("*.x.b.example", &[0])
+        }),
+        (
+            vec![
+                rule().sni(&["a.example"]).client(&["0.0.0.0/0"]),
+                rule().sni(&["a.example"]).client(&["::/0"]),
+                both(),
+            ],
+            lost("a.example", &[0, 1]),
+        ),
+        (vec![rule().sni(&["a.example"]).alpn(&["h2"]), both()], (0, vec![])),
+        (vec![rule().sni(&["a.example"]).client(&["10.0.0.0/8"]), both()], (0, vec![])),
+        (vec![Rule { shadow: true, ..rule().sni(&["a.example"]) }, both()], (0, vec![])),
+        // The whole rule is covered, which is said instead.
+        (vec![rule().sni(&["*.example"]), both()], (1, vec![])),
+    ] {
+        assert_eq!(last(&rules), expected, "{rules:#?}");
+    }
+}
+
 #[test]
 fn rules_that_never_match_by_their_other_matchers() {
     let destination = |net, port| rule().destination(&[(net, port)]);

@@ -252,8 +252,12 @@ proptest! {
         prop_assert_eq!((alone.refuse, &alone_asked), (verdict.refuse, &asked), "shadows act");
         prop_assert_eq!(verdict.refuse.is_some(), walked.is_none_or(|id| list[id as usize].refuse));
         prop_assert!(index.asks_hello() || !asked.contains(&Fact::Hello));
-        for covered in index.coverage(&list).covered {
+        let coverage = index.coverage(&list);
+        for covered in coverage.covered {
             prop_assert_ne!(verdict.rule, Some(covered.rule));
+        }
+        for lost in coverage.lost.into_iter().filter(|lost| verdict.rule == Some(lost.rule)) {
+            prop_assert!(!lists(&[lost.name], given.sni));
         }
     }
 

@@ -98,6 +98,29 @@ const BUILDS: &str = "rule:    rule 1 \"builds\"\n\
      asked:   the hello was read\n\
      No rule comes before it.\n";
 
+/// The name has a rule, for others.
+#[test]
+fn a_name_with_a_rule_for_other_clients() {
+    let file = std::env::temp_dir().join(format!("eyelet-others-{}.toml", std::process::id()));
+    let text = "[[listener]]\naddress = \"[::]:8443\"\n\
+        [[rule]]\nname = \"staging\"\nsni = \"staging.example\"\nclient = \"10.0.0.0/8\"\n\
+        action = \"splice\"\nupstream = \"192.0.2.1:443\"\n\
+        [[rule]]\nname = \"app\"\nsni = \"app.example\"\n\
+        action = \"splice\"\nupstream = \"192.0.2.1:443\"\n";
+    std::fs::write(&file, text).unwrap();
+    let reason = |flags: &str| {
+        let (out, _) = run(&file, flags);
+        out.lines().find(|line| line.starts_with("reason:")).map(str::to_owned)
+    };
+    let of_client = reason("--sni staging.example --client 192.0.2.7");
+    let of_name = reason("--sni other.example --client 192.0.2.7");
+    let of_both = reason("--sni staging.example --client 10.0.0.7");
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(of_client.unwrap(), "reason:  no rule for this name from this client");
+    assert_eq!(of_name.unwrap(), "reason:  no rule for this name");
+    assert_eq!(of_both, None);
+}
+
 #[test]
 fn lists_from_files() {
     check(
