@@ -34,7 +34,10 @@ impl Access {
             Self::Token(_, port) => host.is_some_and(|host| is_loopback(host, Some(*port))),
         };
         if !is_ours {
-            return Err(Refused(StatusCode::MISDIRECTED_REQUEST, "another host\n"));
+            return Err(Refused(
+                StatusCode::MISDIRECTED_REQUEST,
+                "another host: ask for localhost, as in http://localhost/status\n",
+            ));
         }
         let is_page = uri.path() == page::PATH;
         // A foreign page may ask without an `Origin`, and hold a connection. A link to the page is

@@ -144,7 +144,7 @@ fn net(text: &str) -> Result<IpNet, &'static str> {
 }
 
 fn list(answers: &dyn Answers, asked: Asked) -> Response<Content> {
-    let Some(slices) = answers.connections(asked.filter, false) else { return busy() };
+    let Some(slices) = answers.connections(asked.filter, None) else { return busy() };
     let limit = match asked.order {
         Some(_) => asked.limit.unwrap_or(SORTED),
         None => asked.limit.unwrap_or(usize::MAX),
@@ -160,14 +160,15 @@ fn list(answers: &dyn Answers, asked: Asked) -> Response<Content> {
 }
 
 async fn end(answers: &dyn Answers, asked: Asked) -> Response<Content> {
-    if asked.order.is_some() || asked.limit.is_some() {
-        return text(StatusCode::BAD_REQUEST, "sort and limit are for lists\n");
+    if asked.order.is_some() {
+        return text(StatusCode::BAD_REQUEST, "sort is for lists\n");
     }
     if asked.filter.is_all() {
         return text(StatusCode::BAD_REQUEST, "to end connections needs a filter\n");
     }
     let is_one = asked.filter.id.is_some();
-    let Some(mut slices) = answers.connections(asked.filter, true) else { return busy() };
+    let most = asked.limit.unwrap_or(usize::MAX);
+    let Some(mut slices) = answers.connections(asked.filter, Some(most)) else { return busy() };
     let mut ended = 0;
     while let Some(slice) = slices.recv().await {
         ended += slice.ended;

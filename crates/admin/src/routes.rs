@@ -25,9 +25,9 @@ pub trait Answers: Send + Sync + 'static {
     /// Writes all metrics.
     fn metrics(&self, metrics: &mut Metrics);
 
-    /// Begins to list the connections that the filter takes, or to end them. `None`: so many lists
-    /// are being made that this one must wait.
-    fn connections(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>>;
+    /// Begins to list the connections that the filter takes, or with `ends` to end so many of them.
+    /// `None`: so many lists are being made that this one must wait.
+    fn connections(&self, filter: Filter, ends: Option<usize>) -> Option<Receiver<Slice>>;
 
     /// Gives a verdict on the question with this number. `None`: the process ends. Otherwise a line
     /// about what was decided, or why nothing was.
@@ -178,7 +178,7 @@ pub(crate) mod stand_in {
 
         fn metrics(&self, _: &mut Metrics) {}
 
-        fn connections(&self, _: Filter, _: bool) -> Option<Receiver<Slice>> {
+        fn connections(&self, _: Filter, _: Option<usize>) -> Option<Receiver<Slice>> {
             None
         }
 

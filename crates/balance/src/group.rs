@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use eyelet_config::{Host, HostPort, TerminateUpstream, UpstreamCheck};
+use eyelet_config::{DialSource, Host, HostPort, TerminateUpstream, UpstreamCheck, UpstreamHttp2};
 use eyelet_telemetry::info::UpstreamName;
 use eyelet_telemetry::upstream::UpstreamCounters;
 
@@ -114,6 +114,8 @@ pub struct Member {
     pub is_told: bool,
     /// The addresses that it is dialled from.
     pub sources: SourceAddresses,
+    /// Whose address it is dialled from.
+    pub(crate) source: DialSource,
     /// Its health.
     pub health: Health,
     /// True if a task checks it.
@@ -141,7 +143,8 @@ impl Member {
     ) -> Self {
         let health = Health::new(name(&upstream), check.is_some());
         let (is_being_checked, addresses) = (AtomicBool::new(false), Mutex::default());
-        Self { upstream, check, is_told, sources, health, is_being_checked, addresses }
+        let source = DialSource::Host;
+        Self { upstream, check, is_told, sources, source, health, is_being_checked, addresses }
     }
 
     /// Returns the counters of a connection to this address, beside the member itself.
@@ -168,6 +171,33 @@ impl Member {
         }
         let source = source.and_then(|source| self.sources.counters(*address, source));
         source.into_iter().chain(self.counters(Some(*address))).collect()
+    }
+
+    /// The connections that hold a local port towards each of its addresses, where the kernel
+    /// chooses the address to dial from. Nothing if requests share connections, for a Unix socket,
+    /// or from clients' addresses. An HTTP upstream's kept connections are not among them.
+    pub fn ports_in_use(&self) -> Vec<(SocketAddr, u64)> {
+        let is_shared = match &self.upstream {
+            TerminateUpstream::Http(http) => match http.http2 {
+                UpstreamHttp2::On => true,
+                UpstreamHttp2::Alpn => http.tls.is_some(),
+                UpstreamHttp2::Off => false,
+            },
+            TerminateUpstream::Tcp(_) | TerminateUpstream::Tls(_) | TerminateUpstream::Unix(_) => {
+                false
+            }
+        };
+        let Some(to) = self.upstream.host_port().filter(|_| !is_shared) else { return Vec::new() };
+        let open = |health: &Health| health.counters.open.load(Relaxed);
+        let is_of_host = self.source == DialSource::Host && self.sources.some().is_none();
+        match &to.host {
+            _ if !is_of_host => Vec::new(),
+            Host::Ip(ip) => vec![(SocketAddr::new(*ip, to.port), open(&self.health))],
+            Host::Name(_) => {
+                let known = self.addresses.lock();
+                known.iter().map(|known| (known.address, open(&known.health))).collect()
+            }
+        }
     }
 
     /// Returns the addresses of its name that are known.

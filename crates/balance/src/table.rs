@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
 use eyelet_config::{
-    Action, Balance, Config, Originate, RuleList, SpliceUpstream, TerminateUpstream, UpstreamCheck,
+    Action, Balance, Config, DialSource, Originate, RuleList, SpliceUpstream, TerminateUpstream,
+    UpstreamCheck,
 };
 
 use crate::group::{Group, Member};
@@ -14,7 +15,7 @@ use crate::sources::SourceAddresses;
 
 /// The facts that make two upstreams one: whom to dial, how it is checked, whether it expects a
 /// PROXY header, and from where it is dialled.
-type Key = (TerminateUpstream, Option<UpstreamCheck>, bool, Vec<IpAddr>);
+type Key = (TerminateUpstream, Option<UpstreamCheck>, bool, Vec<IpAddr>, DialSource);
 
 /// Names whose addresses another process is told at most: a message with 64 for each has 2 MB.
 const NAMES_MAX: usize = 1_000;
@@ -107,19 +108,20 @@ impl Table {
     }
 
     fn read(&mut self, action: &Action, earlier: Option<&Self>) -> Option<Arc<Group>> {
-        let (all, balance, is_told) = match action {
+        let (all, balance, is_told, source) = match action {
             Action::Splice(splice) => {
                 let all = [&splice.upstream].into_iter().chain(&splice.others);
                 let all = all.filter_map(|upstream| match upstream {
                     SpliceUpstream::HostPort(to) => Some(TerminateUpstream::Tcp(to.clone())),
                     _ => None,
                 });
-                (all.collect(), &splice.balance, splice.proxy_protocol.is_some())
+                (all.collect(), &splice.balance, splice.proxy_protocol.is_some(), splice.source)
             }
             Action::Originate(Originate { requests: terminate, .. })
             | Action::Terminate(terminate) => {
                 let all = [&terminate.upstream].into_iter().chain(&terminate.others).cloned();
-                (all.collect(), &terminate.balance, terminate.proxy_protocol.is_some())
+                let is_told = terminate.proxy_protocol.is_some();
+                (all.collect(), &terminate.balance, is_told, DialSource::Host)
             }
             Action::Refuse(_) => return None,
         };
@@ -127,7 +129,7 @@ impl Table {
         is_group(&all, balance).then(|| {
             let members = all.into_iter().map(|upstream| {
                 let (check, sources) = (balance.check.clone(), balance.sources.clone());
-                self.member((upstream, check, is_told, sources), earlier)
+                self.member((upstream, check, is_told, sources, source), earlier)
             });
             Arc::new(Group::new(members.collect(), balance.by_client))
         })
@@ -139,13 +141,11 @@ impl Table {
         }
         let before = earlier.and_then(|earlier| earlier.members.get(&key)).cloned();
         let member = before.unwrap_or_else(|| {
-            let (upstream, check, is_told, sources) = key.clone();
-            Arc::new(Member::new(
-                upstream,
-                check,
-                is_told,
-                SourceAddresses::new(&sources, self.ports),
-            ))
+            let (upstream, check, is_told, sources, source) = key.clone();
+            let sources = SourceAddresses::new(&sources, self.ports);
+            let mut member = Member::new(upstream, check, is_told, sources);
+            member.source = source;
+            Arc::new(member)
         });
         member.sources.set_ports(self.ports);
         self.members.insert(key, member.clone());

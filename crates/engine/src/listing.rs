@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use eyelet_hold::{HoldKey, RequestKey};
 use eyelet_memory::slab::Key;
@@ -40,8 +41,8 @@ pub const LISTS_MAX: usize = 4;
 /// A worker is asked for its connections.
 pub struct Query {
     filter: Arc<Filter>,
-    /// True if those that are found are ended, and not listed.
-    ends: bool,
+    /// The connections that it may still end: those that are found are not listed then.
+    ends: Option<Arc<AtomicUsize>>,
     /// The place of its list among [`LISTS_MAX`]. It is given back before the slices end: who has
     /// read a list to its end may ask for the next one.
     _permit: Arc<OwnedSemaphorePermit>,
@@ -66,15 +67,16 @@ impl Connections {
         (Self { workers, permits: Arc::new(Semaphore::new(LISTS_MAX)) }, queries)
     }
 
-    /// Begins to list the connections that the filter takes, or to end them. The slices end when
-    /// each worker has looked at its whole table. `None`: [`LISTS_MAX`] lists are being made.
-    pub fn ask(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>> {
+    /// Begins to list the connections that the filter takes, or with `ends` to end so many of them.
+    /// The slices end when each worker has looked at its whole table. `None`: [`LISTS_MAX`] lists
+    /// are being made.
+    pub fn ask(&self, filter: Filter, ends: Option<usize>) -> Option<Receiver<Slice>> {
         let permit = Arc::new(self.permits.clone().try_acquire_owned().ok()?);
         let (slices, answer) = channel(SLICES_MAX);
-        let filter = Arc::new(filter);
+        let (filter, ends) = (Arc::new(filter), ends.map(|most| Arc::new(most.into())));
         // All, also for one id: a connection keeps it when an upgrade gives it to another worker.
         for worker in &self.workers {
-            let (filter, slices) = (filter.clone(), slices.clone());
+            let (filter, ends, slices) = (filter.clone(), ends.clone(), slices.clone());
             // A worker that has ended has no connections.
             let _ = worker.try_send(Query { filter, ends, slices, _permit: permit.clone() });
         }
@@ -92,7 +94,7 @@ pub async fn answer(worker: Rc<Worker>, mut queries: Queries) {
 /// Looks at each slot once, in ascending order: a connection keeps its slot for life, so that none
 /// is shown twice. So it does with the flows of QUIC then.
 async fn sweep(worker: Rc<Worker>, query: Query) {
-    let step = if query.ends { ENDING_SLOTS } else { SLICE_SLOTS };
+    let step = if query.ends.is_some() { ENDING_SLOTS } else { SLICE_SLOTS };
     for of_flows in [false, true] {
         let mut begin = 0;
         loop {
@@ -108,7 +110,7 @@ async fn sweep(worker: Rc<Worker>, query: Query) {
             }
             let (slice, end) = match of_flows {
                 false => look(&worker, &query, begin..end),
-                true => (passing::look(&worker, &query.filter, query.ends, begin..end), end),
+                true => (passing::look(&worker, &query, begin..end), end),
             };
             if slice != Slice::default() {
                 room.send(slice);
@@ -131,10 +133,10 @@ fn look(worker: &Rc<Worker>, query: &Query, slots: std::ops::Range<u32>) -> (Sli
             return (slice, index);
         }
         let Some(key) = worker.table.borrow().key_at(index) else { continue };
-        if query.ends {
+        if let Some(ends) = &query.ends {
             let is_asked = |shown: &ConnectionView<'_>| {
                 streams += shown.resting.all();
-                query.filter.takes(shown, now_unix_ms)
+                query.filter.takes(shown, now_unix_ms) && takes_one(ends)
             };
             if show(worker, key, is_asked) == Some(true) {
                 worker.guarded(key, || end(worker, key));
@@ -150,6 +152,11 @@ fn look(worker: &Rc<Worker>, query: &Query, slots: std::ops::Range<u32>) -> (Sli
         }
     }
     (slice, through)
+}
+
+/// Takes the end of one connection from those that are left.
+fn takes_one(ends: &AtomicUsize) -> bool {
+    ends.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
 /// Calls `then` with what a slot shows of its connection. A lingering one shows nothing: it has its
@@ -258,7 +265,7 @@ mod tests {
     fn each_connection_is_listed_once_while_others_come_and_go() {
         with_worker(async |worker, connections| {
             let keys: Vec<Key> = (0..CROWD).map(|_| terminated(&worker)).collect();
-            let mut slices = connections.ask(Filter::default(), false).unwrap();
+            let mut slices = connections.ask(Filter::default(), None).unwrap();
             let first = slices.recv().await.unwrap();
             assert_eq!(first.listed.len() as u32, SLICE_SLOTS);
             // Slots that were looked at are used again, and others are freed.
@@ -283,7 +290,7 @@ mod tests {
         const ALL: u64 = 4_000;
         with_worker(async |worker, connections| {
             let keys: Vec<Key> = (0..ALL).map(|_| terminated(&worker)).collect();
-            let mut slices = connections.ask(Filter::default(), false).unwrap();
+            let mut slices = connections.ask(Filter::default(), None).unwrap();
             let mut ending = keys.iter().step_by(2);
             let (mut ids, mut listed) = (HashSet::new(), 0);
             while let Some(slice) = slices.recv().await {
@@ -304,18 +311,17 @@ mod tests {
     fn a_reader_that_reads_nothing_stops_the_worker_and_holds_one_list() {
         with_worker(async |worker, connections| {
             (0..CROWD).for_each(|_| _ = terminated(&worker));
-            let unread: Vec<_> = (0..LISTS_MAX)
-                .map(|_| connections.ask(Filter::default(), false).unwrap())
-                .collect();
+            let unread: Vec<_> =
+                (0..LISTS_MAX).map(|_| connections.ask(Filter::default(), None).unwrap()).collect();
             for _ in 0..10 * CROWD / SLICE_SLOTS {
                 tokio::task::yield_now().await;
             }
             assert!(unread.iter().all(|slices| slices.len() == SLICES_MAX));
-            assert!(connections.ask(Filter::default(), false).is_none());
+            assert!(connections.ask(Filter::default(), None).is_none());
             drop(unread);
             let slices = loop {
                 tokio::task::yield_now().await;
-                if let Some(slices) = connections.ask(Filter::default(), false) {
+                if let Some(slices) = connections.ask(Filter::default(), None) {
                     break slices;
                 }
             };
@@ -331,7 +337,7 @@ mod tests {
             let program = Rc::new(Faulty { is_logging: false });
             worker.serve(&program);
             let kept: Vec<_> = (0..ALL).map(|_| with_exchange(&worker)).collect();
-            let mut slices = connections.ask(Filter::default(), false).unwrap();
+            let mut slices = connections.ask(Filter::default(), None).unwrap();
             let (mut ids, mut largest) = (HashSet::new(), 0);
             while let Some(slice) = slices.recv().await {
                 largest = largest.max(slice.listed.len());
@@ -351,7 +357,7 @@ mod tests {
             let (first, last) = (terminated(&worker), terminated(&worker));
             let spliced = Spliced::new(Flow::default(), &mut Decided::default());
             let (pair, _peer) = parked(&worker, Relay::Splice(spliced));
-            let kinds = all(connections.ask(Filter::default(), false).unwrap()).await.0;
+            let kinds = all(connections.ask(Filter::default(), None).unwrap()).await.0;
             let kinds = kinds.iter().map(|listed| (listed.id.to_string(), listed.kind));
             let kinds: Vec<_> = kinds.collect();
             let [http, spliced] = [ConnectionKind::Http1, ConnectionKind::Spliced].map(Some);
@@ -361,12 +367,15 @@ mod tests {
             let id = |text| Filter { id: ConnectionId::parse(text), ..Filter::default() };
             for (filter, ended) in [(id("1-2"), 1), (id("1-2"), 0), (id("0-1"), 0), (id("9-1"), 0)]
             {
-                let found = all(connections.ask(filter, true).unwrap()).await;
+                let found = all(connections.ask(filter, Some(usize::MAX)).unwrap()).await;
                 assert_eq!(found, (vec![], ended));
             }
             let mut is_open = |key| worker.table.borrow_mut().slot(key).is_some();
             assert_eq!([first, last, pair].map(&mut is_open), [true, false, true]);
-            assert_eq!(all(connections.ask(Filter::default(), true).unwrap()).await.1, 2);
+            for (most, ended) in [(0, 0), (1, 1), (usize::MAX, 1)] {
+                let slices = connections.ask(Filter::default(), Some(most)).unwrap();
+                assert_eq!(all(slices).await, (vec![], ended), "at most {most}");
+            }
             assert!(worker.table.borrow().is_empty());
         });
     }
@@ -377,7 +386,7 @@ mod tests {
         let worker = worker();
         let (client, _peer) = eyelet_sys::socket::pair().unwrap();
         let key = worker.table.borrow_mut().insert(client, false);
-        worker.process.open.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        worker.process.open.fetch_add(1, Relaxed);
         let handle = Handle::new(worker.clone(), key);
         worker.enters(key, Phase::Busy);
         let info = worker.info(0, ([127, 0, 0, 1], 5000).into());

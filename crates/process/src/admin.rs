@@ -21,7 +21,7 @@ use eyelet_memory::budget::Account;
 use eyelet_telemetry::counters;
 use eyelet_telemetry::held::HeldBy;
 use eyelet_telemetry::listing::streams::StreamCounts;
-use eyelet_telemetry::listing::{ConnectionKind, Filter, Listed, Slice};
+use eyelet_telemetry::listing::{ConnectionKind, Filter, Listed, Slice, State};
 use eyelet_telemetry::rule_hits::{RuleCount, RuleHits};
 use eyelet_tls::tickets::{Now, TicketKeys};
 use eyelet_tls::workload::SvidLack;
@@ -130,7 +130,7 @@ impl AdminKeeper {
     pub async fn staying(&self) -> String {
         let mut others = BTreeMap::new();
         // `None`: others ask for too many lists. What is not listed in time is not named.
-        let listed = self.answers.connections.ask(Filter::default(), false);
+        let listed = self.answers.connections.ask(Filter::default(), None);
         let count = async {
             let mut slices = listed?;
             while let Some(slice) = slices.recv().await {
@@ -181,7 +181,15 @@ fn stays_as(listed: &Listed) -> Option<&'static str> {
             | ConnectionKind::WebSocket
             | ConnectionKind::Cleartext,
         ) => None,
-        None => Some("before their first request"),
+        None => Some(match listed.state {
+            State::Peeking => "before their hello",
+            State::Deciding => "being decided",
+            State::Handshaking => "in their handshake",
+            State::Dialling => "dialling their upstream",
+            State::Serving | State::Held | State::Moving | State::Parked => {
+                "before their first request"
+            }
+        }),
     }
 }
 
@@ -275,6 +283,10 @@ impl Answers for EdgeAnswers {
         let Some(snapshot) = self.snapshot() else { return };
         let help = "The configuration's number.";
         metrics.gauge("configuration_generation", help, snapshot.generation);
+        let help = "Connections that there is room for.";
+        metrics.gauge("connections_max", help, snapshot.settings.connections_max);
+        let help = "Connections that there is room for if each has an upstream.";
+        metrics.gauge("connections_with_upstream_max", help, with_upstream_max(&snapshot));
         self.soonest(&snapshot).write(metrics);
         write_revocations(metrics, &snapshot);
         held::write(metrics, &snapshot.holds);
@@ -284,7 +296,7 @@ impl Answers for EdgeAnswers {
         write_rules(metrics, &snapshot);
     }
 
-    fn connections(&self, filter: Filter, ends: bool) -> Option<Receiver<Slice>> {
+    fn connections(&self, filter: Filter, ends: Option<usize>) -> Option<Receiver<Slice>> {
         self.connections.ask(filter, ends)
     }
 
@@ -323,7 +335,6 @@ impl EdgeAnswers {
         let addresses = addresses.iter().flat_map(|all| all.iter());
         let addresses: Vec<String> = addresses.map(|one| one.address.to_string()).collect();
         let (settings, limits) = (&snapshot.settings, &snapshot.config.limits);
-        let with_upstream = settings.descriptors_max / CONNECTION_DESCRIPTORS;
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -347,7 +358,7 @@ impl EdgeAnswers {
             },
             "limits": {
                 "connections_max": settings.connections_max,
-                "connections_with_upstream_max": with_upstream.min(settings.connections_max),
+                "connections_with_upstream_max": with_upstream_max(snapshot),
                 "descriptors_max": settings.descriptors_max,
                 "memory_max": limits.memory_max,
                 "idle_timeout_seconds": settings.idle_timeout.as_secs_f64(),
@@ -355,6 +366,12 @@ impl EdgeAnswers {
             },
         })
     }
+}
+
+/// Connections for which there are descriptors if each has an upstream.
+fn with_upstream_max(snapshot: &Snapshot) -> usize {
+    let settings = &snapshot.settings;
+    (settings.descriptors_max / CONNECTION_DESCRIPTORS).min(settings.connections_max)
 }
 
 fn write_memory(metrics: &mut Metrics, snapshot: &Snapshot) {

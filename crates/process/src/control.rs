@@ -509,6 +509,12 @@ fn others_served() -> String {
     }
 }
 
+/// True if a process that this user can find serves the file.
+pub fn is_served(file: &Path) -> bool {
+    let found = names(file).ok().and_then(|names| search(Some(&names)).ok());
+    found.is_some_and(|found| !found.is_empty())
+}
+
 /// The processes that serve a file, or any, each with the folder of its socket.
 fn search(names: Option<&[String; 2]>) -> Result<Vec<(PathBuf, u32, StdStream)>, String> {
     let mut found: Vec<(PathBuf, u32, StdStream)> = Vec::new();

@@ -419,9 +419,8 @@ impl Running {
     /// Gives up what the process that replaces this one has now, because it serves for good: the
     /// listening sockets, certificates, tickets and files. What could not move goes on here.
     pub fn settle(&mut self) {
-        let (snapshot, lines) = (self.published.snapshot(), self.writer.lines());
-        let compress = snapshot.http.compress.clone();
-        self.published.publish(snapshot, [].into(), lines);
+        let compress = self.published.snapshot().http.compress.clone();
+        self.published.let_listeners_go();
         self.ticket_keeper.stop();
         // This releases the folder for certificates. One without names has no thread.
         match AcmeKeeper::new(txt::look_up) {
@@ -642,6 +641,8 @@ impl Running {
         drop(self.acme_keeper);
         self.admin.note_draining();
         self.orders.send_modify(|orders| orders.add(Order::Drain));
+        // Else ports would stay open with nobody who accepts, until the last connection has ended.
+        self.published.let_listeners_go();
         for worker in self.workers {
             // A worker that panicked has logged it.
             let _ = worker.join();

@@ -58,6 +58,10 @@ pub fn run(args: &TopArgs, out: &mut impl Write) -> ExitCode {
     });
     match shown {
         Ok(()) => ExitCode::SUCCESS,
+        // Its reader has seen enough.
+        Err(SourceError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("eyelet: {error}");
             ExitCode::from(error.status())

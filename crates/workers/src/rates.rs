@@ -20,6 +20,9 @@ const CELLS: usize = 4_096;
 /// A bucket holds the tokens of a second, at least one.
 const FULL_NS: u64 = Duration::from_secs(1).as_nanos() as u64;
 
+/// Between two lines of the log on one rate.
+const SAID_NS: u64 = Duration::from_mins(1).as_nanos() as u64;
+
 /// Handshakes a second. `None`: as many as there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandshakeRates {
@@ -38,12 +41,15 @@ pub struct HandshakeBuckets {
     sources: OnceLock<Box<[[AtomicU64; CELLS]; ROWS]>>,
     /// Keyed: clients choose their addresses.
     hasher: RandomState,
+    /// When the log said last that the rate of the process was reached, and that of a source. 0:
+    /// never.
+    said_ns: [AtomicU64; 2],
 }
 
 impl Default for HandshakeBuckets {
     fn default() -> Self {
         let (process, sources) = (AtomicU64::new(0), OnceLock::new());
-        Self { process, sources, hasher: RandomState::new() }
+        Self { process, sources, hasher: RandomState::new(), said_ns: Default::default() }
     }
 }
 
@@ -83,6 +89,14 @@ impl HandshakeBuckets {
             let full_at = self.cells(ip).map(|cell| cell.load(Relaxed)).into_iter().min();
             !has_token(rate, full_at.unwrap_or(0), now_ns)
         })
+    }
+
+    /// True if the log is to say that this rate is reached: once a minute at most.
+    pub fn is_news(&self, rate: RateLimit, now_ns: u64) -> bool {
+        let said = &self.said_ns[usize::from(rate == RateLimit::Source)];
+        let last = said.load(Relaxed);
+        (last == 0 || now_ns.saturating_sub(last) >= SAID_NS)
+            && said.compare_exchange(last, now_ns.max(1), Relaxed, Relaxed).is_ok()
     }
 
     fn cells(&self, ip: IpAddr) -> [&AtomicU64; ROWS] {

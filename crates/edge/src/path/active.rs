@@ -54,7 +54,9 @@ impl<'a> Active<'a> {
         if rates == HandshakeRates::default() {
             return Ok(());
         }
-        engine.process.handshakes.take(rates, self.info.client.ip(), engine.clock.steady_ns())
+        let taken =
+            engine.process.handshakes.take(rates, self.info.client.ip(), engine.clock.steady_ns());
+        taken.inspect_err(|rate| self.log_rate(*rate))
     }
 
     /// False where no rule ends TLS, because the listener's clients speak none.
@@ -65,10 +67,31 @@ impl<'a> Active<'a> {
     /// True if the client's source has had all of its handshakes for now.
     pub fn has_spent_handshakes(&self) -> bool {
         let (rates, engine) = (self.edge.rates(), &self.edge.engine);
-        rates.source.is_some() && {
+        let has_spent = rates.source.is_some() && {
             let now_ns = engine.clock.steady_ns();
             engine.process.handshakes.is_spent(rates, self.info.client.ip(), now_ns)
+        };
+        if has_spent {
+            self.log_rate(RateLimit::Source);
         }
+        has_spent
+    }
+
+    /// Says that handshakes are refused, unless that was said in the last minute.
+    fn log_rate(&self, rate: RateLimit) {
+        let engine = &self.edge.engine;
+        if !engine.process.handshakes.is_news(rate, engine.clock.steady_ns()) {
+            return;
+        }
+        let of = match rate {
+            RateLimit::Process => String::new(),
+            RateLimit::Source => format!(" by {}", self.info.client.ip()),
+        };
+        tracing::warn!(
+            "handshakes are refused: {} is reached{of} (said once a minute at most; \
+             connection_faults_total counts them)",
+            rate.name()
+        );
     }
 
     /// True if an alert means something to the client: it speaks TLS, and waits for nothing else.

@@ -12,14 +12,15 @@ use eyelet_tls::roots::EvidenceRoots;
 
 use crate::snapshot::sources;
 
-/// Prints the mistakes of `file`. Exits with 0, or with 2 if a mistake is an error.
-pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
+/// Prints the mistakes of `file`. Exits with 0, or with 2 if a mistake is an error. `is_served`
+/// tells if a process serves the file.
+pub fn check(file: &Path, is_served: impl Fn(&Path) -> bool, out: &mut impl Write) -> ExitCode {
     let loaded = eyelet_config::load(file, Depth::Full);
     let lacks = loaded.as_ref().ok().and_then(|loaded| lacks(&loaded.config));
     // If the output is closed, the exit code still gives the result.
     let _ = match (&loaded, &lacks) {
         (Ok(loaded), Some(error)) => print_lack(file, &loaded.warnings, error, out),
-        _ => print(file, &loaded, out),
+        _ => print(file, &loaded, is_served, out),
     };
     let is_sound = loaded.is_ok() && lacks.is_none();
     if is_sound { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) }
@@ -60,6 +61,7 @@ fn print_lack(
 fn print(
     file: &Path,
     loaded: &Result<Loaded, Vec<Diagnostic>>,
+    is_served: impl Fn(&Path) -> bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let diagnostics = match loaded {
@@ -77,7 +79,7 @@ fn print(
     let of_host = loaded.as_ref().map(|loaded| sources::warnings(&loaded.config));
     let of_host = of_host.unwrap_or_default();
     let (errors, warnings) = (shown(Severity::Error), shown(Severity::Warning) + of_host.len());
-    let file = file.display();
+    let (path, file) = (file, file.display());
     for warning in of_host {
         writeln!(out, "{file}: warning: {warning}")?;
     }
@@ -102,7 +104,7 @@ fn print(
         print_wildcards(&file, acme, out)?;
     }
     let keys = loaded.as_ref().map_or(&[][..], |loaded| &loaded.upgrade_keys);
-    if !keys.is_empty() {
+    if !keys.is_empty() && is_served(path) {
         writeln!(
             out,
             "{file}: a reload does not change {}: `eyelet upgrade {file}` does, and keeps \
@@ -165,7 +167,7 @@ mod tests {
         ] {
             let mut out = Vec::new();
             let path = examples().join(file);
-            let code = check(&path, &mut out);
+            let code = check(&path, |_| false, &mut out);
             let out = String::from_utf8(out).unwrap();
             let ok = format!("{}: {expected}\n", path.display());
             let (before, after) = out.split_once(&ok).expect("a sound example");
@@ -182,6 +184,25 @@ mod tests {
             };
             assert_eq!((warnings, of_names), (expected, expected));
             assert_eq!(code, ExitCode::SUCCESS);
+        }
+    }
+
+    #[test]
+    fn what_a_reload_does_not_change_is_said_where_a_process_serves() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("edge.toml");
+        let rule = "[[rule]]\naction = \"refuse\"\n[limits]\nmemory_max = \"64MiB\"\n";
+        let text = format!("[[listener]]\naddress = \"127.0.0.1:443\"\n{rule}");
+        std::fs::write(&path, text).unwrap();
+        for is_served in [true, false] {
+            let mut out = Vec::new();
+            assert_eq!(check(&path, |_| is_served, &mut out), ExitCode::SUCCESS);
+            let out = String::from_utf8(out).unwrap();
+            assert_eq!(
+                out.contains("a reload does not change limits.memory_max"),
+                is_served,
+                "{out}"
+            );
         }
     }
 
@@ -205,7 +226,7 @@ mod tests {
     #[test]
     fn the_edge_example_lacks_only_its_certificate() {
         let mut out = Vec::new();
-        let code = check(&examples().join("edge.toml"), &mut out);
+        let code = check(&examples().join("edge.toml"), |_| false, &mut out);
         let out = String::from_utf8(out).unwrap();
         let errors: Vec<&str> = out.lines().filter(|line| line.contains(": error: ")).collect();
         assert_eq!(code, ExitCode::from(2));

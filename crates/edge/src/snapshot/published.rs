@@ -74,6 +74,12 @@ impl Published {
         drop(earlier);
     }
 
+    /// Lets the listening sockets go. Each closes once its worker has let it go, too.
+    pub fn let_listeners_go(&self) {
+        let listeners = std::mem::replace(&mut self.latest.lock().listeners, [].into());
+        drop(listeners);
+    }
+
     /// The newest configuration.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.latest.lock().snapshot.clone()

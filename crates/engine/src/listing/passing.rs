@@ -7,27 +7,28 @@ use std::rc::Rc;
 
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::UpstreamName;
-use eyelet_telemetry::listing::{ConnectionKind, ConnectionView, Filter, Listed, Slice, State};
+use eyelet_telemetry::listing::{ConnectionKind, ConnectionView, Listed, Slice, State};
 use eyelet_telemetry::reason::Reason;
 
+use super::{Query, takes_one};
 use crate::worker::Worker;
 
 /// Looks at the flows in these slots of the table of flows. With `ends` it ends those that are
 /// found.
-pub(super) fn look(worker: &Rc<Worker>, filter: &Filter, ends: bool, slots: Range<u32>) -> Slice {
+pub(super) fn look(worker: &Rc<Worker>, query: &Query, slots: Range<u32>) -> Slice {
     let (now_unix_ms, mut slice) = (worker.now_unix_ms(), Slice::default());
     for index in slots {
         let Some(key) = worker.flows.table.borrow().key_at(index) else { continue };
         let taken = show(worker, key, |shown| {
-            filter.takes(shown, now_unix_ms).then(|| Listed::new(shown, now_unix_ms))
+            query.filter.takes(shown, now_unix_ms).then(|| Listed::new(shown, now_unix_ms))
         });
-        match taken.flatten() {
-            Some(_) if ends => {
+        match (taken.flatten(), &query.ends) {
+            (Some(_), Some(ends)) if takes_one(ends) => {
                 worker.end_whole_flow(key);
                 slice.ended += 1;
             }
-            Some(listed) => slice.listed.push(listed),
-            None => {}
+            (Some(listed), None) => slice.listed.push(listed),
+            (Some(_), Some(_)) | (None, _) => {}
         }
     }
     slice

@@ -15,13 +15,13 @@ use eyelet_config::{Config, Depth, Diagnostic};
 use eyelet_edge::snapshot::{check, listen};
 use eyelet_engine::worker::Order;
 use eyelet_probe::ProbeArgs;
-use eyelet_process::control::Control;
+use eyelet_process::control::{self, Control};
 use eyelet_process::diagnostics::{self, Diagnostics};
 use eyelet_process::serve::Running;
 use eyelet_process::signals::{Operated, Signals, StopCause};
 use eyelet_process::store::{self, Stored};
 use eyelet_process::takeover::Predecessor;
-use eyelet_process::{control, serve, upgrade};
+use eyelet_process::{serve, upgrade};
 use eyelet_sys::service;
 use eyelet_telemetry::counters;
 use eyelet_top::TopArgs;
@@ -227,7 +227,7 @@ pub fn run() -> ExitCode {
 fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
     match command {
         Command::Serve { file, handover } => serve(&file, handover, diagnostics),
-        Command::Check { file } => check::check(&file, &mut io::stdout()),
+        Command::Check { file } => check::check(&file, control::is_served, &mut io::stdout()),
         Command::Reload { file } => control::reload(&file),
         Command::Upgrade { file, binary } => control::upgrade(&file, binary.as_deref()),
         Command::Held(args) => held::held(&args),

@@ -283,12 +283,18 @@ fn every_count_is_a_metric_and_every_document_has_its_keys() {
             && shown["eyelet_connection_outcomes_total{outcome=\"refused\"}"] == 1.0;
         is_there.then_some(shown)
     });
+    let status: Value = serde_json::from_str(&get(&socket, "/status").body).unwrap();
+    let status = &status["limits"];
+    let with_upstream = status["connections_with_upstream_max"].as_f64().unwrap();
+    assert!(with_upstream > 100.0, "{status}");
     for (sample, value) in [
         ("eyelet_accepted_connections_total", 3.0),
         ("eyelet_handshakes_total{version=\"1.3\",resumed=\"false\"}", 1.0),
         ("eyelet_handshake_failures_total", 0.0),
         ("eyelet_connection_ends_total{class=\"refused\"}", 1.0),
         ("eyelet_configuration_generation", 1.0),
+        ("eyelet_connections_max", status["connections_max"].as_f64().unwrap()),
+        ("eyelet_connections_with_upstream_max", with_upstream),
         ("eyelet_rule_hits_total{rule=\"no\\\"\"}", 1.0),
         ("eyelet_rule_hits_total{rule=\"app\"}", 1.0),
     ] {

@@ -163,6 +163,28 @@ fn a_reload_keeps_what_is_known_of_upstreams_that_stay() {
     assert_eq!(edge.log().matches("is down: ").count(), 1, "{}", edge.log());
 }
 
+/// The alert on local ports needs them, whoever chooses the address to dial from.
+#[test]
+fn ports_in_use_are_counted_without_source_addresses() {
+    const OPEN: usize = 6;
+    let folder = Folder::new();
+    let upstreams = [b'1', b'2'].map(|byte| saying(local(1, 0), byte));
+    let list = format!("[\"{}\", \"{}\"]", upstreams[0], upstreams[1]);
+    let edge = Edge::start(&folder, &format!("{}{ADMIN}", rule(&list, "")));
+    let open: Vec<_> = (0..OPEN).map(|_| connected(&edge, HOME)).collect();
+    let used = || {
+        let samples = metrics(&get(&folder.path().join("admin.sock"), "/metrics").body);
+        assert!(samples["eyelet_local_ports"] > OPEN as f64);
+        upstreams.map(|at| {
+            samples[&format!("eyelet_source_ports_used{{upstream=\"{at}\",source=\"\"}}")] as usize
+        })
+    };
+    let at = |wanted: u8| open.iter().filter(|(_, byte)| *byte == wanted).count();
+    assert_eq!(used(), [at(b'1'), at(b'2')]);
+    drop(open);
+    until("no port in use", || (used() == [0, 0]).then_some(()));
+}
+
 /// Connections that are open at each upstream, as `/upstreams` says.
 pub fn open_at(scene: &Scene, names: &[String; 2]) -> [f64; 2] {
     let text = get(&scene.pki.folder.path().join("admin.sock"), "/upstreams").body;

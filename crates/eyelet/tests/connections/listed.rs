@@ -170,7 +170,9 @@ fn two_thousand_connections_are_listed_and_ended() {
     let (_, body) = answer_of(&String::from_utf8(said).unwrap());
     let listed: Vec<Value> = serde_json::from_str(&body).unwrap();
     assert!((SPLICED / 2..=ALL).contains(&ids(&listed).len()));
-    assert_eq!(end(&socket, "?client=127.0.0.5&state=parked"), KEPT as u64 - 1);
+    assert_eq!(ask(&socket, "DELETE", "/connections?state=parked&sort=age").0, 400);
+    assert_eq!(end(&socket, "?client=127.0.0.5&state=parked&limit=3"), 3);
+    assert_eq!(end(&socket, "?client=127.0.0.5&state=parked"), KEPT as u64 - 4);
     for mut client in crowd.kept {
         // Anything but a close_notify would be an error.
         assert_eq!(client.read_to_end(&mut Vec::new()).unwrap(), 0);

@@ -22,6 +22,7 @@ mod clients;
 mod compressed_certificate;
 mod connect;
 mod demo;
+mod drained_ports;
 mod early_data;
 mod egress;
 mod ends;

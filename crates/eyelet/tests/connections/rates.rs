@@ -77,6 +77,14 @@ fn a_source_over_its_rate_is_reset_and_others_are_served() {
         assert_eq!(line["outcome"], "refused", "{line}");
     }
     shake(&pki, connect_from([127, 0, 0, 2], edge.address())).unwrap();
+    is_said_once(&edge, "source_handshakes_per_second is reached by 127.0.0.1 ");
+}
+
+/// The log says that handshakes are refused, and not for each.
+fn is_said_once(edge: &Edge, why: &str) {
+    let said = format!("handshakes are refused: {why}");
+    edge.wait_log(&said);
+    assert_eq!(edge.log().matches("handshakes are refused").count(), 1, "{}", edge.log());
 }
 
 /// They were accepted while there were tokens, and have said nothing yet.

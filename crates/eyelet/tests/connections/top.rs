@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
@@ -72,6 +72,13 @@ fn a_frame_is_printed_for_scripts() {
         assert!(!said.text.contains('\x1b'), "{}", said.text);
         assert!(said.text.lines().all(|line| line.chars().count() <= 80), "{}", said.text);
     }
+    // Its reader ends before it writes.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+    command.args(["top", "--once"]).arg(&file).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut unread = command.spawn().unwrap();
+    drop(unread.stdout.take());
+    let said = unread.wait_with_output().unwrap();
+    assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");
     // Connections end between its two looks.
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {

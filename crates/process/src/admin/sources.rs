@@ -7,7 +7,7 @@ use eyelet_balance::table::Table;
 use eyelet_edge::snapshot::Snapshot;
 use serde_json::{Value, json};
 
-/// Writes the metrics of source addresses, if a rule has any.
+/// Writes the metrics of local ports and source addresses.
 pub fn write(metrics: &mut Metrics, snapshot: &Snapshot) {
     let upstreams = &snapshot.names.upstreams;
     let help = "Local ports for one source address and one upstream.";
@@ -16,9 +16,13 @@ pub fn write(metrics: &mut Metrics, snapshot: &Snapshot) {
     for (source, is_up) in states(upstreams) {
         up.sample(&[("source", &source)], u64::from(is_up));
     }
-    let help = "Local ports of a source address in use to an upstream.";
+    let help = "Local ports of a source address in use to an upstream; without one, of any.";
     let mut used = metrics.family(MetricKind::Gauge, "source_ports_used", help);
-    for ((upstream, source), ports) in in_use(upstreams) {
+    let mut all = in_use(upstreams);
+    for (upstream, ports) in upstreams.members().flat_map(|member| member.ports_in_use()) {
+        *all.entry((upstream.to_string(), String::new())).or_insert(0) += ports as usize;
+    }
+    for ((upstream, source), ports) in all {
         used.sample(&[("upstream", &upstream), ("source", &source)], ports);
     }
 }
