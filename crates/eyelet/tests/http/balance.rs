@@ -13,8 +13,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
+use super::resting::admin;
 use super::resting::listed;
-use super::two_resting::admin;
 use crate::support::client::Offer;
 use crate::support::edge::LISTENER;
 use crate::support::upstream::vacant;
