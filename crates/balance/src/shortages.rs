@@ -15,8 +15,8 @@ const QUIET: Duration = Duration::from_mins(1);
 static SAID: Mutex<SaidShortages> = Mutex::new(SaidShortages(Vec::new()));
 
 /// Logs that no local port is left for an upstream, and what to do, unless that was said.
-pub fn say(upstream: SocketAddr, why: &dyn fmt::Display) {
-    if SAID.lock().is_new(upstream, Instant::now()) {
+pub fn say(upstream: SocketAddr, now: Instant, why: &dyn fmt::Display) {
+    if SAID.lock().is_new(upstream, now) {
         tracing::warn!("no local port: {why}");
     }
 }

@@ -234,7 +234,7 @@ impl NoSource {
             Some((source_address, why)) => Self::Faulty { source_address, why },
             None => {
                 let why = Self::no_port(sources, upstream);
-                shortages::say(upstream, &why);
+                shortages::say(upstream, Instant::now().into_std(), &why);
                 why
             }
         };
@@ -268,7 +268,7 @@ impl NoSource {
     /// The lack of a port where the kernel chooses the address.
     fn none_left(upstream: SocketAddr) -> Self {
         let why = Self::OfOthers { upstream, others: " or".into() };
-        shortages::say(upstream, &why);
+        shortages::say(upstream, Instant::now().into_std(), &why);
         why
     }
 }
