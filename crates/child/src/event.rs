@@ -49,6 +49,8 @@ pub enum ChildEvent {
     ListensNowhere,
     /// It listens at several endpoints, and none has its port. It is ended.
     ListensAtSeveral(Vec<Endpoint>),
+    /// It was killed, or what it had left was: it did not end in time, or was to end at once.
+    Killed,
     /// A file has changed: it is ended and started again.
     Changed,
     /// It has ended by itself.

@@ -179,7 +179,7 @@ impl Supervision {
                 self.look(life, now);
             }
             if life.ending.is_some_and(|(_, at)| at <= now) {
-                life.signal(Signal::KILL);
+                self.kill(life);
                 life.ending = life.ending.map(|(why, _)| (why, now + STOP_TIMEOUT));
             }
             let next = [life.look_at, life.ending.map(|(_, at)| at)].into_iter().flatten().min();
@@ -198,7 +198,7 @@ impl Supervision {
                 Some(Message::Ended(pid)) if pid == life.child.id() => return life.child.wait(),
                 Some(Message::Ended(_)) => {}
                 Some(Message::Pass(signal)) => life.signal(signal),
-                Some(Message::Kill) => life.signal(Signal::KILL),
+                Some(Message::Kill) => self.kill(life),
                 Some(Message::End(signal)) => life.end(Why::Asked, signal),
                 Some(Message::Changed) if !self.is_changed() || life.ending.is_some() => {}
                 Some(Message::Changed) => {
@@ -209,6 +209,11 @@ impl Supervision {
                 None => life.end(Why::Asked, Signal::TERM),
             }
         }
+    }
+
+    fn kill(&mut self, life: &Life) {
+        life.signal(Signal::KILL);
+        (self.report)(ChildEvent::Killed);
     }
 
     /// True if a file has changed since the last start and the last call.
@@ -265,7 +270,7 @@ impl Supervision {
 
     /// Ends what an application has left behind: it may hold the port that the next one needs.
     /// Returns what there was. Being asked to end meanwhile is noted; being asked again kills.
-    fn clear(&self, life: &mut Life) -> Vec<u32> {
+    fn clear(&mut self, life: &mut Life) -> Vec<u32> {
         let leader = life.child.id();
         let look = || {
             let all = processes::all();
@@ -281,7 +286,7 @@ impl Supervision {
         let first = look();
         let began = Instant::now();
         let mut left = first.clone();
-        let (mut is_asked, mut is_urgent) = (false, false);
+        let (mut is_asked, mut is_urgent, mut is_said) = (false, false, false);
         while !left.is_empty() && began.elapsed() < 2 * STOP_TIMEOUT {
             let is_late = is_urgent || began.elapsed() >= STOP_TIMEOUT;
             if is_late || !is_asked {
@@ -289,6 +294,9 @@ impl Supervision {
                 // They may have ended since they were seen.
                 left.iter().for_each(|pid| _ = child::signal(*pid, signal));
                 is_asked = true;
+                if is_late && !std::mem::replace(&mut is_said, true) {
+                    (self.report)(ChildEvent::Killed);
+                }
             }
             match self.received.recv_timeout(LEFT_STEP) {
                 Ok(Message::End(_)) => is_urgent |= !life.ask(),
@@ -419,7 +427,7 @@ mod tests {
         let spared = "spared";
         let application = Application { command, port: 1, watch, variables, spared };
         let queue = (messages.clone(), received);
-        let supervision = Supervision::new(application, queue, Box::new(|_| ()));
+        let mut supervision = Supervision::new(application, queue, Box::new(|_| ()));
         let (mut life, stubborn) = stubborn();
         for _ in 0..2 {
             messages.send(Message::End(Signal::INT)).unwrap();

@@ -109,6 +109,13 @@ pub fn look(authority: &Authority, places: &Places) -> Vec<StoreTrust> {
     stores(places).iter().map(trust).collect()
 }
 
+/// The stores in which an authority would be installed, as lines.
+pub fn stores_there(places: &Places) -> String {
+    let stores = stores_for(places, TrustChange::Install);
+    let lines: String = stores.iter().map(|store| format!("  {store}\n")).collect();
+    lines + missing_tool()
+}
+
 /// True if databases of NSS can be read.
 pub fn has_nss_tool() -> bool {
     nss::has_tool()

@@ -357,6 +357,7 @@ pub fn may_dial_another(reason: &Reason) -> bool {
             | Reason::UpstreamAlert(_)
             | Reason::UpstreamTls(_)
             | Reason::UpstreamUnread
+            | Reason::UpstreamUntrusted(_)
     )
 }
 

@@ -156,6 +156,8 @@ pub enum Reason {
     Validated,
     /// The upstream says that it has not processed the request.
     UpstreamUnread,
+    /// The upstream's certificate is not accepted.
+    UpstreamUntrusted(Detail),
     /// The upstream requires HTTP/1.1.
     UpstreamWantsHttp1,
 }
@@ -262,8 +264,8 @@ impl Reason {
             Self::Io(Peer::Upstream, _)
             | Self::UpstreamAlert(_)
             | Self::UpstreamNotTls
-            | Self::UpstreamTls(_)
             | Self::UpstreamUnread => Class::Unreachable,
+            Self::UpstreamTls(_) | Self::UpstreamUntrusted(_) => Class::Unreachable,
         }
     }
 
@@ -331,6 +333,11 @@ impl Reason {
                 _ => Some(AlertDescription::InternalError),
             },
         }
+    }
+
+    /// True if each dial of the same upstream ends so, until somebody changes something.
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, Self::Loop(_) | Self::UpstreamNotTls | Self::UpstreamUntrusted(_))
     }
 
     /// The HTTP status for this reason, if no response was sent yet.

@@ -18,6 +18,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use crate::provider::PROVIDER;
 use crate::roots;
 use crate::server::{Capture, TlsError};
+use crate::verify::pinned::IS_AUTHORITY;
 use crate::verify::revoked::{self, ServerVerifier};
 use crate::verify::spiffe_verifier::{ShowsSvid, SpiffeVerifier};
 use crate::workload::Workload;
@@ -225,6 +226,12 @@ pub fn is_trusted(
     )
 }
 
+/// The faults of a certificate whose authority, or which itself, is not known here.
+pub const UNTRUSTED: [&str; 2] = [
+    "no authority that is trusted here signed it",
+    "it is an authority's own, and not one for a server",
+];
+
 /// The fault of a server that answers a hello by something else than a record.
 pub const NO_TLS: &str = "the server speaks no TLS";
 
@@ -274,9 +281,9 @@ pub fn describe_certificate(fault: &CertificateError) -> String {
             let (clock, begin) = (clock(time), clock(not_before));
             format!("it is valid from {begin}; this machine's clock says {clock}")
         }
-        CertificateError::UnknownIssuer => "no authority that is trusted here signed it".into(),
+        CertificateError::UnknownIssuer => UNTRUSTED[0].into(),
         CertificateError::Other(fault) => match fault.to_string().as_str() {
-            "CaUsedAsEndEntity" => "it is an authority's own, and not one for a server".to_owned(),
+            IS_AUTHORITY => UNTRUSTED[1].to_owned(),
             other => other.to_owned(),
         },
         other => other.to_string(),
@@ -441,10 +448,7 @@ fn make(Contents { trust, shown }: Contents) -> Result<Offers, TlsError> {
     let (builder, authorities) = match trust {
         UpstreamTrust::Authorities(store, revocations) => {
             let verifier = verifier(store.clone(), revocations)?;
-            let builder = match &verifier.revocations {
-                None => builder.with_webpki_verifier(verifier.verifier.clone()),
-                Some(_) => builder.dangerous().with_custom_certificate_verifier(verifier.clone()),
-            };
+            let builder = builder.dangerous().with_custom_certificate_verifier(verifier.clone());
             (builder, Some((Roots { store }, verifier)))
         }
         UpstreamTrust::Spiffe(verifier) => {
@@ -486,9 +490,9 @@ fn verifier(
     roots: Arc<RootCertStore>,
     revocations: Option<Arc<Revocations>>,
 ) -> Result<Arc<ServerVerifier>, TlsError> {
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots, PROVIDER.clone());
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), PROVIDER.clone());
     let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
-    Ok(Arc::new(ServerVerifier { verifier, revocations }))
+    Ok(Arc::new(ServerVerifier { verifier, roots, revocations }))
 }
 
 #[cfg(test)]

@@ -24,6 +24,9 @@ pub enum ClientHandshakeFault {
     /// A record's header says more bytes than a record may have.
     #[error("a record is too long")]
     TooLong,
+    /// The server's certificate is not accepted.
+    #[error("{}", describe(.0))]
+    Certificate(Error),
     /// rustls says so.
     #[error("{}", describe(.0))]
     Failed(Error),
@@ -33,6 +36,7 @@ impl From<Error> for ClientHandshakeFault {
     fn from(error: Error) -> Self {
         match error {
             Error::AlertReceived(alert) => Self::Alert(alert.into()),
+            Error::InvalidCertificate(_) => Self::Certificate(error),
             other => Self::Failed(other),
         }
     }

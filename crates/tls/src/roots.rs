@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rustls::RootCertStore;
 
 use eyelet_pki::certificate::{self, CertificateError};
+use eyelet_pki::pem::Pem;
 use eyelet_sys::file::Stamp;
 
 /// The files with the CA certificates that systems trust, in the order in which we look: Debian,
@@ -101,6 +102,16 @@ pub(crate) fn all_of(file: &Path) -> Result<(RootCertStore, Stamp), String> {
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
     Ok((roots, stamp))
+}
+
+/// Joins the certificates in these PEM texts that can be roots. Those of a system need not all.
+pub fn usable(texts: &[String]) -> String {
+    let sections = texts.iter().flat_map(|text| text.split_inclusive("-----END CERTIFICATE-----"));
+    let is_root = |section: &&str| {
+        let read = Pem::new(section.as_bytes()).certificate();
+        read.is_ok_and(|certificate| RootCertStore::empty().add(certificate).is_ok())
+    };
+    sections.filter(is_root).flat_map(|section| [section, "\n"]).collect()
 }
 
 /// Stands for the certificates of a set, also in another process: equal numbers mean equal

@@ -228,6 +228,9 @@ fn shake_failed(error: &ShakeError) -> Reason {
     match error {
         ShakeError::Fault(ClientHandshakeFault::Alert(alert)) => Reason::UpstreamAlert(*alert),
         ShakeError::Fault(ClientHandshakeFault::NoTls) => Reason::UpstreamNotTls,
+        ShakeError::Fault(fault @ ClientHandshakeFault::Certificate(_)) => {
+            Reason::UpstreamUntrusted(Detail::of(fault))
+        }
         other => tls_failed(other),
     }
 }

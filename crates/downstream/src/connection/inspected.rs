@@ -68,7 +68,7 @@ impl Unanswered<'_> {
 /// Describes the fault of the server, if it has one.
 fn of_upstream(reason: &Reason) -> Option<&'static str> {
     Some(match reason {
-        Reason::UpstreamTls(_) => {
+        Reason::UpstreamTls(_) | Reason::UpstreamUntrusted(_) => {
             "It could make no sound TLS connection to the server. The server's certificate may not \
              be valid."
         }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_cause_is_a_general_one() {
-        let tls = Reason::UpstreamTls(Detail::of("invalid peer certificate: Expired"));
+        let tls = Reason::UpstreamUntrusted(Detail::of("invalid peer certificate: Expired"));
         let late = Reason::Timeout(Limit::Upstream, None);
         let shed = Reason::Shed(Shed::Stream);
         for (by, status, reason, expected) in [

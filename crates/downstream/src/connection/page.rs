@@ -29,6 +29,26 @@ pub fn page(status: StatusCode, method: &Method) -> (response::Parts, Length, By
         status if status.is_redirection() => "This is served by https:// only.",
         _ => "This request cannot be served.",
     };
+    said(status, method, text)
+}
+
+/// The page for a request that has no response of an upstream, for this reason.
+pub fn failure_page(
+    status: StatusCode,
+    method: &Method,
+    reason: &Reason,
+) -> (response::Parts, Length, Bytes) {
+    match reason {
+        Reason::UpstreamUntrusted(_) => said(
+            status,
+            method,
+            "The certificate of the application behind this address is not trusted.",
+        ),
+        _ => page(status, method),
+    }
+}
+
+fn said(status: StatusCode, method: &Method, text: &str) -> (response::Parts, Length, Bytes) {
     let reason = status.canonical_reason().unwrap_or("Error");
     text_page(status, method, format!("{} {reason}\n\n{text}\n", status.as_u16()).into())
 }

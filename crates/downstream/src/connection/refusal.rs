@@ -208,6 +208,7 @@ fn error_type(reason: &Reason) -> &'static str {
         Reason::Io(Peer::Upstream, _) => "destination_unavailable",
         Reason::UpstreamAlert(_) => "tls_alert_received",
         Reason::UpstreamTls(_) => "tls_protocol_error",
+        Reason::UpstreamUntrusted(_) => "tls_certificate_error",
         Reason::Response(_) => "http_protocol_error",
         Reason::LacksFacts(lacks) => error_type(&lacks.refusal),
         other => match other.class() {

@@ -42,6 +42,9 @@ pub struct ListenError {
     pub error: io::Error,
 }
 
+/// The first port that every user may have, unless the system says otherwise.
+const PRIVILEGED: u16 = 1024;
+
 fn hint(address: &ListenAddress, error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied if address.is_unix() => {
@@ -50,10 +53,11 @@ fn hint(address: &ListenAddress, error: &io::Error) -> &'static str {
         io::ErrorKind::AddrInUse if address.is_unix() => {
             " (another process listens there; `ss -lxp` shows which)"
         }
-        io::ErrorKind::PermissionDenied => {
+        io::ErrorKind::PermissionDenied if address.inet().port() < PRIVILEGED => {
             " (a port below 1024 needs root, CAP_NET_BIND_SERVICE, or a lower \
-             net.ipv4.ip_unprivileged_port_start; kind \"tproxy\" needs root or CAP_NET_ADMIN)"
+             net.ipv4.ip_unprivileged_port_start)"
         }
+        io::ErrorKind::PermissionDenied => " (kind \"tproxy\" needs root or CAP_NET_ADMIN)",
         io::ErrorKind::AddrInUse => " (another process holds it; `ss -ltnp` shows which)",
         io::ErrorKind::AddrNotAvailable => " (no interface of this host has it; `ip addr`)",
         _ => "",

@@ -9,8 +9,11 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
+use eyelet_config::Permitted;
 use eyelet_local_ca::trust::{self, Places};
-use eyelet_local_ca::{Authority, LocalCaError, folder_option, folder_or_default, shell_word};
+use eyelet_local_ca::{
+    Authority, LocalCaError, SubjectName, folder_option, folder_or_default, shell_word,
+};
 
 use crate::command::run;
 use crate::command::run::ports::{self, HTTPS};
@@ -117,7 +120,9 @@ pub fn doctor(args: &DoctorArgs, out: &mut impl Write) -> ExitCode {
         // If the output is closed, the exit status still says it.
         let _ = out.write_all(check.lines().as_bytes()).and_then(|()| out.flush());
     };
-    match authority(args.folder.as_deref()) {
+    let found = authority(args.folder.as_deref());
+    let may_sign = may_sign(found.as_ref().ok(), &name);
+    match found {
         Err(check) => say(check),
         Ok(authority) => {
             let seen = authority.certificate_path().display().to_string();
@@ -127,9 +132,13 @@ pub fn doctor(args: &DoctorArgs, out: &mut impl Write) -> ExitCode {
             say(of_java(&authority));
         }
     }
-    let node = ["node", "-e", NODE_RESOLVES, &name];
-    say(resolves(&name, "Node", &node));
-    say(resolves(&name, "Python", &["python3", "-c", PYTHON_RESOLVES, &name]));
+    match may_sign {
+        Err(check) => say(check),
+        Ok(()) => {
+            say(resolves(&name, "Node", &["node", "-e", NODE_RESOLVES, &name]));
+            say(resolves(&name, "Python", &["python3", "-c", PYTHON_RESOLVES, &name]));
+        }
+    }
     HTTPS.iter().for_each(|port| say(of_port(*port)));
     say(clock());
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -157,6 +166,17 @@ fn authority(folder: Option<&Path>) -> Result<Authority, Check> {
             Err(bad(&error, mend))
         }
     }
+}
+
+/// Checks that the authority, or one that is made now, may sign this name.
+fn may_sign(authority: Option<&Authority>, name: &str) -> Result<(), Check> {
+    let is_signed = match authority {
+        Some(authority) => authority.check_name(&SubjectName::Dns(name.into())).is_ok(),
+        None => Permitted::default().has_name(name),
+    };
+    let project = name.rsplit_once('.').map_or(name, |(project, _)| project);
+    let seen = format!("the local authority may not sign {name}");
+    if is_signed { Ok(()) } else { Err(Check::bad("names", seen, format!("use {project}.test"))) }
 }
 
 fn of_stores(authority: &Authority) -> Vec<Check> {

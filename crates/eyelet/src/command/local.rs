@@ -61,6 +61,8 @@ pub fn cert(args: &CertArgs) -> ExitCode {
 
 fn try_trust(args: &TrustArgs) -> Result<(String, bool), String> {
     let folder = folder_or_default(args.folder.as_deref()).map_err(|error| error.to_string())?;
+    let mut places = Places::here();
+    places.root = places.root.filter(|_| !args.user);
     let makes = args.install || !args.permit.is_empty();
     let authority = match makes {
         true => Some(open(&folder, &args.permit)?),
@@ -69,14 +71,12 @@ fn try_trust(args: &TrustArgs) -> Result<(String, bool), String> {
     let Some(authority) = authority else {
         let (option, folder) = (folder_option(&folder), folder.display());
         let text = format!(
-            "There is no local certificate authority in {folder} yet. \
-             `eyelet trust --install{option}`, `eyelet cert`, and `eyelet serve` with \
-             `certificate = \"local\"` make it.\n"
+            "There is no local certificate authority in {folder} yet. `eyelet run`, \
+             `eyelet proxy`, `eyelet cert`, and `eyelet serve` with `certificate = \"local\"` \
+             make it.\n`eyelet trust --install{option}` makes it, too, and has these trust it:\n"
         );
-        return Ok((text, true));
+        return Ok((text + &trust::stores_there(&places), true));
     };
-    let mut places = Places::here();
-    places.root = places.root.filter(|_| !args.user);
     let report = match (args.install, args.remove) {
         (true, _) => trust::change(&authority, &places, TrustChange::Install),
         (_, true) => trust::change(&authority, &places, TrustChange::Remove),
@@ -97,14 +97,25 @@ fn open(folder: &Path, permit: &[String]) -> Result<Authority, String> {
 fn try_cert(args: &CertArgs) -> Result<(String, bool), LocalCaError> {
     let settings = LocalSettings { folder: args.folder.clone(), ..Default::default() };
     let authority = Authority::open(&settings)?;
+    let names: Vec<SubjectName> = args.names.iter().map(|name| meant(name, &authority)).collect();
     let lifetime = Duration::from_hours(24 * u64::from(args.days));
-    let [certificate, key] = write_files(&authority, &args.names, lifetime, &args.out)?;
+    let [certificate, key] = write_files(&authority, &names, lifetime, &args.out)?;
     let (certificate, key) = (certificate.display(), key.display());
     let (ca, option) = (authority.certificate_path(), folder_option(&authority.folder));
     let ca = ca.display();
     let text =
         format!("{certificate}\n{key}\nsigned by {ca}; eyelet trust{option} says who trusts it\n");
     Ok((text, true))
+}
+
+/// A name without a dot is below `localhost`, unless the authority may sign it.
+fn meant(name: &SubjectName, authority: &Authority) -> SubjectName {
+    match name {
+        SubjectName::Dns(label) if !label.contains('.') && authority.check_name(name).is_err() => {
+            SubjectName::Dns(format!("{label}.localhost").into())
+        }
+        name => name.clone(),
+    }
 }
 
 fn finish(done: Result<(String, bool), String>) -> ExitCode {

@@ -51,11 +51,17 @@ fn a_command_line_with_a_mistake_says_what_was_expected() {
         ("run --name fd00::5 -- true", 2, "say --listen [fd00::5]:8443 and a name"),
         ("run --ca-folder ca --name a.example.com -- true", 1, "or give --certificate and --key"),
         ("proxy app.localhost", 2, "such as app.localhost=127.0.0.1:3000"),
+        ("proxy app.localhost=:8000", 2, "such as app.localhost=127.0.0.1:8000"),
+        ("proxy --share lan app=127.0.0.1:1", 2, "here say --listen with an address of this"),
+        ("proxy --ca-folder ca --upstream-ca ca.pem app=127.0.0.1:1", 1, "none of these is one"),
+        ("run --share 192.168.254.254 -- true", 2, "is not an address of this machine; `ip -4"),
+        ("trust --folder other-ca", 0, "`eyelet run`, `eyelet proxy`, `eyelet cert`, and"),
         ("proxy app.localhost=8000", 2, "such as app.localhost=127.0.0.1:8000"),
         ("probe app.example", 2, "expected HOST:PORT, such as www.example:443 or [::1]:8443"),
         ("probe app.example:443 --get", 2, "--memory"),
         ("probe 127.0.0.1:1 --memory --svg absent/a.svg", 2, "absent/a.svg: No such file"),
         ("top edge.toml", 2, "the configuration has no [admin]: add it, or name a --socket"),
+        ("cert shop --folder ca", 0, "shop.localhost.pem"),
         ("cert app.localhost --folder ca --out absent", 1, "--out names a folder that is there"),
         ("cert app.example.com --folder ca", 1, "eyelet trust --permit app.example.com --folder"),
         ("trust --folder absent", 0, "`eyelet trust --install --folder absent`"),
@@ -105,7 +111,7 @@ fn a_key_a_port_or_a_program_that_does_not_fit_is_named() {
         (
             format!("run --listen 127.0.0.1:0 {given} app.key no-such-program --flag"),
             127,
-            "cannot start the command: no-such-program: No such file",
+            "cannot start the command: no-such-program: no such program in PATH",
         ),
     ] {
         check(&pki.folder, &line, status, expected);

@@ -381,18 +381,24 @@ fn what_cannot_be_started_is_said() {
     let pki = Pki::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let plain = pki.text("ca.pem");
+    let (plain, script) = (pki.text("ca.pem"), pki.text("app.py"));
+    pki.folder.write("app.py", "");
     for (options, child, status, text) in [
         (&[][..], "./no-such-program", 127, "cannot start the command"),
-        (&[], &plain, 126, "cannot start the command"),
+        (&[], &plain, 126, &format!("{plain}: not executable: chmod +x {plain}\n")),
+        (&[], &script, 126, &format!("chmod +x {script}, or is it `python3 {script}`?")),
+        (&[], "/", 126, "/: it is a folder"),
+        (&[], "app.py", 127, "app.py: no such program in PATH; is it `python3 app.py`?"),
         (&["--port", &port], "true", 1, &format!("the command's port {port} is taken; `ss -l")),
         (&["--watch", "/no/such/folder"], "true", 1, "cannot watch /no/such/folder"),
         (&["--client-ca", "/no/such/file"], "true", 1, "/no/such/file"),
     ] {
         let mut command = command(&pki, "run", options);
+        command.current_dir(pki.folder.path());
         let said = output(command.args(["--", child]));
         assert_eq!(said.status.code(), Some(status), "{child} {options:?}: {}", said.text);
         assert!(said.text.contains(text), "{}", said.text);
+        assert!(!said.text.contains("serving"), "{}", said.text);
         assert!(!said.text.contains("panicked"), "{}", said.text);
     }
     // The port of the edge itself. The command is not started.

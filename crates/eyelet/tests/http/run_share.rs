@@ -99,7 +99,7 @@ fn only_a_private_address_of_this_machine_is_shared() {
         ("here", 2, "expected lan, or an address of this machine"),
         ("127.0.0.1", 2, "127.0.0.1 is this machine alone: say lan, or"),
         ("192.0.2.7", 2, "is no address of a private network"),
-        ("192.168.77.77", 1, "192.168.77.77"),
+        ("192.168.77.77", 2, "192.168.77.77 is not an address of this machine; `ip -4 addr` "),
         ("lan --tcp", 2, "cannot be used with"),
     ] {
         let said = output(&mut network.eyelet(&format!("run --share {where_to} -- sleep 600")));

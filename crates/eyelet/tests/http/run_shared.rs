@@ -123,7 +123,7 @@ fn two_projects_have_one_port_and_the_end_of_one_is_not_that_of_the_other() {
     let Some(network) = Network::new() else { return };
     let first = network.run("", "shop");
     assert!(first.said().contains("serving https://shop.localhost:8443/\n"), "{}", first.said());
-    let second = network.run("--name api.localhost ", "api");
+    let second = network.run("--name API ", "api");
     assert!(second.said().contains("serving https://api.localhost:8443/\n"), "{}", second.said());
     let edge = network.edge();
     for (name, run) in [("shop", &first), ("api", &second), ("shop", &first)] {

@@ -80,14 +80,14 @@ fn doctor_names_what_is_wrong_and_the_command_that_mends_it() {
     assert_eq!(said.status.code(), Some(1));
     // The project makes the authority.
     let project = network.run("", "shop");
-    let said = doctor("", "nowhere.invalid");
+    let said = doctor("", "nowhere.home.arpa");
     assert!(said.text.contains("ok    port       8443 is Eyelet's, for your projects\n"));
     for who in ["Node", "Python"] {
         let line =
-            format!("note  names      {who} does not find nowhere.invalid on this machine\n");
+            format!("note  names      {who} does not find nowhere.home.arpa on this machine\n");
         assert!(said.text.contains(&line), "{}", said.text);
     }
-    assert!(said.text.contains("-> echo '127.0.0.1 nowhere.invalid' | sudo tee -a /etc/hosts\n"));
+    assert!(said.text.contains("-> echo '127.0.0.1 nowhere.home.arpa' | sudo tee -a /etc/hosts\n"));
     let node = "note  Node       does not trust it outside of `eyelet run`\n";
     let (_, mend) = said.text.split_once(node).unwrap_or_else(|| panic!("{}", said.text));
     let mend = mend.lines().next().unwrap().trim_start().strip_prefix("-> ").unwrap();
@@ -95,6 +95,14 @@ fn doctor_names_what_is_wrong_and_the_command_that_mends_it() {
     let mended = doctor(mend, "localhost");
     assert!(mended.text.contains("ok    Node       trusts it\n"), "{mend}: {}", mended.text);
     drop(project);
+    for (name, line) in [
+        ("myapp.com", "bad   names      the local authority may not sign myapp.com\n"),
+        ("myapp.com", " -> use myapp.test\n"),
+        ("shop", "finds shop.localhost on this machine\n"),
+    ] {
+        let said = doctor("", name).text.replace("does not find", "finds");
+        assert!(said.contains(line), "{name}: {said}");
+    }
     // It would be a part of a command that is printed.
     let refused = doctor("", "'a b'");
     assert_eq!(refused.status.code(), Some(2), "{}", refused.text);

@@ -191,7 +191,7 @@ impl Exchange<'_, '_> {
                     self.wait_for_port(&mut for_port, limit).await?;
                 }
                 // It was reached, and waiting changes nothing.
-                Reason::Loop(_) | Reason::UpstreamNotTls => return Err(self.give_up(failure)),
+                _ if failure.reason.is_lasting() => return Err(self.give_up(failure)),
                 _ if may_hold => self.hold(&route.shelf, &mut held, give_up_at, failure).await?,
                 _ => return Err(self.give_up(failure)),
             }

@@ -118,7 +118,8 @@ rows! {
     Reason::NoLocalPort(_) => "`no local port: …`",
     Reason::Io(Peer::Upstream, _) => "`upstream: …` (socket)",
     Reason::UpstreamAlert(_) => "`upstream sent alert …`",
-    Reason::UpstreamNotTls | Reason::UpstreamTls(_) => "`upstream: TLS: …`",
+    Reason::UpstreamNotTls => "`upstream: TLS: …`",
+    Reason::UpstreamTls(_) | Reason::UpstreamUntrusted(_) => "`upstream: TLS: …`",
     Reason::UpstreamUnread => "`upstream: the request was not taken`",
     Reason::Response(_) => "`upstream: …` (response)",
     Reason::Reflected(_) => "`upstream: the field … shows the value of …`",
@@ -227,6 +228,7 @@ fn detailed_examples() -> Vec<Reason> {
         Reason::UpstreamAlert(255),
         Reason::UpstreamNotTls,
         Reason::UpstreamTls(detail()),
+        Reason::UpstreamUntrusted(detail()),
     ]
 }
 
@@ -389,6 +391,7 @@ fn answers_are_derived_from_reasons() {
         (dial.clone(), 503),
         (Reason::Dns(Detail::of("no answer")), 503),
         (Reason::UpstreamUnread, 503),
+        (Reason::UpstreamUntrusted(Detail::of("expired")), 503),
         (Reason::UpstreamAlert(116), 502),
         (Reason::UpstreamWantsHttp1, 502),
         (Reason::Response(Detail::of("malformed chunk")), 502),

@@ -76,7 +76,9 @@ impl Reason {
             Self::StreamFlood(_) => "too many streams opened and dropped",
             Self::Unregistered(_) => "no descriptor left to watch",
             Self::UpstreamAlert(_) => "upstream sent an alert",
-            Self::UpstreamNotTls | Self::UpstreamTls(_) => "upstream: TLS",
+            Self::UpstreamNotTls | Self::UpstreamTls(_) | Self::UpstreamUntrusted(_) => {
+                "upstream: TLS"
+            }
             Self::Timeout(limit, _) => limit.name(),
             other => other.fixed_text().unwrap_or(other.class().name()),
         }
@@ -146,7 +148,9 @@ fn write_error(reason: &Reason, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Reason::Unregistered(error) => write!(f, "cannot be watched: {error}"),
         Reason::UpstreamAlert(code) => write_alert(Peer::Upstream, *code, f),
         Reason::UpstreamNotTls => f.write_str("upstream: TLS: the server speaks no TLS"),
-        Reason::UpstreamTls(error) => write!(f, "upstream: TLS: {error}"),
+        Reason::UpstreamTls(error) | Reason::UpstreamUntrusted(error) => {
+            write!(f, "upstream: TLS: {error}")
+        }
         // The texts of all others are constant.
         _ => Ok(()),
     }

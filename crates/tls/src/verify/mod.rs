@@ -4,5 +4,6 @@
 pub mod authorities;
 pub mod client_chain;
 pub mod client_trust;
+pub mod pinned;
 pub mod revoked;
 pub mod spiffe_verifier;

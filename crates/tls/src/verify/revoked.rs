@@ -10,11 +10,12 @@ use eyelet_pki::crl::{RevocationFault, Revocations};
 use eyelet_sys::file::Stamp;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
-use rustls::{CertificateError, Error};
+use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::error::TlsError;
 use crate::provider::verifies_signatures;
+use crate::verify::pinned::take_root;
 
 /// Reads lists of the authorities in `ca`. Says in the log what they are.
 ///
@@ -69,6 +70,8 @@ fn of_fault(fault: RevocationFault) -> CertificateError {
 #[derive(Debug)]
 pub struct ServerVerifier {
     pub verifier: Arc<WebPkiServerVerifier>,
+    /// The roots that it has.
+    pub roots: Arc<RootCertStore>,
     pub revocations: Option<Arc<Revocations>>,
 }
 
@@ -82,7 +85,9 @@ impl ServerCertVerifier for ServerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let verified =
-            self.verifier.verify_server_cert(end_entity, intermediates, server, ocsp, now)?;
+            self.verifier.verify_server_cert(end_entity, intermediates, server, ocsp, now);
+        let verified =
+            verified.or_else(|fault| take_root(fault, (end_entity, server), &self.roots))?;
         check_revoked(self.revocations.as_deref(), end_entity, intermediates, now)?;
         Ok(verified)
     }

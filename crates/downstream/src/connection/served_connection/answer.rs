@@ -11,7 +11,7 @@ use super::ServedConnection;
 use crate::connection::inspected::Unanswered;
 use crate::connection::intermediary::Intermediary;
 use crate::connection::originate;
-use crate::connection::page::{page, secret_page};
+use crate::connection::page::{failure_page, secret_page};
 use crate::connection::refusal::ProxyRefusal;
 
 impl ServedConnection {
@@ -39,7 +39,9 @@ impl ServedConnection {
             return originate::page(rule, (status, method), reason);
         }
         match &self.rule.intermediary {
-            Intermediary::Gateway | Intermediary::Originator(_) => page(status, method),
+            Intermediary::Gateway | Intermediary::Originator(_) => {
+                failure_page(status, method, reason)
+            }
             Intermediary::Interceptor(by) => {
                 Unanswered { by: *by, reason, id: self.info.id }.page(status, method)
             }

@@ -221,6 +221,9 @@ impl From<WaitError> for Waited {
 fn fault(fault: ClientHandshakeFault) -> End {
     match fault {
         ClientHandshakeFault::Alert(alert) => End::failed(Reason::UpstreamAlert(alert)),
+        fault @ ClientHandshakeFault::Certificate(_) => {
+            End::failed(Reason::UpstreamUntrusted(Detail::of(fault)))
+        }
         other => failed(other),
     }
 }

@@ -1,14 +1,15 @@
 //! The arguments of `eyelet run` and `eyelet proxy`, and the examples of their help.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use eyelet_config::{Permitted, UPSTREAM_WAIT_MAX};
 use serde::{Deserialize, Serialize};
 
-use super::name::LABEL_BYTES_MAX;
+use super::name::{LABEL_BYTES_MAX, LOCALHOST};
 use super::ports::HTTPS;
 
 /// Bytes of a name (RFC 1035 section 2.3.4), without the last dot.
@@ -48,7 +49,7 @@ pub struct RunArgs {
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: Option<u16>,
     /// Let other machines of this network reach it, such as phones: `lan`, or an address of this
-    /// machine. A page at port 80 has the certificate that they must trust
+    /// machine. A page in the clear has the certificate that they must trust
     #[arg(long, value_name = "lan|ADDR", value_parser = share)]
     #[arg(conflicts_with_all = ["listen", "certificate", "tcp"])]
     pub(super) share: Option<IpAddr>,
@@ -69,6 +70,13 @@ pub struct ProxyArgs {
     /// Go on in the background, until `eyelet stop NAME`
     #[arg(long, conflicts_with_all = ["listen", "certificate", "log"])]
     pub(super) background: bool,
+    /// PEM file that verifies https:// applications: their authority, or their own certificate;
+    /// without it the system's, and on this machine the local authority's and mkcert's
+    #[arg(long, value_name = "PEM")]
+    pub(super) upstream_ca: Option<PathBuf>,
+    /// Says what is there instead.
+    #[arg(long = "share", hide = true, value_parser = no_share)]
+    _share: Option<String>,
     /// A name and its application: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/PATH
     #[arg(required = true, value_name = "NAME=UPSTREAM", value_parser = site)]
     pub(super) sites: Vec<Site>,
@@ -135,8 +143,9 @@ fn site(text: &str) -> Result<Site, String> {
     const EXPECTED: &str = "expected a name and its application, such as";
     let (name, upstream) =
         text.split_once('=').ok_or_else(|| format!("{EXPECTED} app.localhost=127.0.0.1:3000"))?;
-    if upstream.is_empty() || upstream.bytes().all(|byte| byte.is_ascii_digit()) {
-        let port = if upstream.is_empty() { "3000" } else { upstream };
+    let bare = upstream.strip_prefix(':').unwrap_or(upstream);
+    if bare.bytes().all(|byte| byte.is_ascii_digit()) {
+        let port = if bare.is_empty() { "3000" } else { bare };
         return Err(format!("{EXPECTED} {name}=127.0.0.1:{port}"));
     }
     // `http://127.0.0.1:3000/` is what a browser shows of it.
@@ -169,14 +178,29 @@ fn share(text: &str) -> Result<IpAddr, String> {
              as 192.168.1.5"
         ));
     }
-    match Permitted::default().has_address(ip) {
-        true => Ok(ip),
-        false => Err(format!(
+    if !Permitted::default().has_address(ip) {
+        return Err(format!(
             "{ip} is no address of a private network, and the local authority signs no other: say \
              --listen {}, with --certificate and --key",
             SocketAddr::new(ip, HTTPS[1])
-        )),
+        ));
     }
+    // Not with the port of the edge, which is chosen later.
+    if let Err(error) = TcpListener::bind((ip, 0))
+        && error.kind() == ErrorKind::AddrNotAvailable
+    {
+        let family = if ip.is_ipv4() { 4 } else { 6 };
+        return Err(format!(
+            "{ip} is not an address of this machine; `ip -{family} addr` lists them"
+        ));
+    }
+    Ok(ip)
+}
+
+fn no_share(_: &str) -> Result<String, String> {
+    Err("this is for `eyelet run`; here say --listen with an address of this machine, such as \
+         --listen 192.168.1.5:8443"
+        .into())
 }
 
 fn hold(text: &str) -> Result<Duration, String> {
@@ -192,7 +216,8 @@ pub fn host(text: &str) -> Result<String, String> {
     name_of(text, "")
 }
 
-/// A name. `provided` ends the advice of how to serve an address.
+/// A name; one without a dot is below `localhost`. `provided` ends the advice of how to serve an
+/// address.
 fn name_of(text: &str, provided: &str) -> Result<String, String> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     if let Ok(ip) = bare.parse::<IpAddr>() {
@@ -213,7 +238,10 @@ fn name_of(text: &str, provided: &str) -> Result<String, String> {
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
     };
     match text.len() <= NAME_BYTES_MAX && text.split('.').all(is_label) {
-        true => Ok(text.to_ascii_lowercase()),
+        true if text.contains('.') || text.eq_ignore_ascii_case(LOCALHOST) => {
+            Ok(text.to_ascii_lowercase())
+        }
+        true => Ok(format!("{}.{LOCALHOST}", text.to_ascii_lowercase())),
         false => Err("expected a host name, such as app.localhost".into()),
     }
 }
@@ -231,6 +259,9 @@ mod tests {
         assert_eq!(found.upstream, "unix:/run/a=b.sock");
         let found = site("app.localhost=http://127.0.0.1:3000/").expect("a site");
         assert_eq!(found.upstream, "http://127.0.0.1:3000");
+        for (short, name) in [("App=a:1", "app.localhost"), ("localhost=a:1", "localhost")] {
+            assert_eq!(site(short).expect(short).name, name);
+        }
         for bad in ["app", "app=", "=127.0.0.1:1", "a b=127.0.0.1:1", "a..b=1", "\"=1"] {
             assert!(site(bad).is_err(), "{bad:?}");
         }
@@ -249,7 +280,10 @@ mod tests {
             let said = site(&format!("{address}=127.0.0.1:1")).unwrap_err();
             assert!(said.contains(how) && said.ends_with("one application only"), "{said}");
         }
-        assert!(site("app=8000").unwrap_err().ends_with("such as app=127.0.0.1:8000"));
+        for port in ["8000", ":8000"] {
+            let said = site(&format!("app={port}")).unwrap_err();
+            assert!(said.ends_with("such as app=127.0.0.1:8000"), "{said}");
+        }
     }
 
     #[test]

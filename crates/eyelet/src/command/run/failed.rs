@@ -1,6 +1,7 @@
 //! Requests that failed, as lines in the terminal of their project: one a second for each name.
 
 use eyelet_telemetry::log::failed::{self, FailedRequests};
+use eyelet_tls::client::UNTRUSTED;
 
 /// The failures of a name since the last call.
 pub(super) struct Failures {
@@ -23,8 +24,20 @@ impl Failures {
             1 => " (and one more)".to_owned(),
             more => format!(" (and {more} more)"),
         };
-        let line = format!("eyelet: {name}: {first}{more}");
+        let advice = advice(first);
+        let line = format!("eyelet: {name}: {first}{advice}{more}");
         Self { name, line }
+    }
+}
+
+/// The advice about the certificate of an application, with what goes before it.
+fn advice(failed: &str) -> &'static str {
+    if UNTRUSTED.iter().any(|fault| failed.ends_with(fault)) {
+        "; --upstream-ca FILE names its authority, or its own certificate"
+    } else if failed.contains(": not valid for name \"") {
+        "; write that name in place of the address, as https://NAME:PORT"
+    } else {
+        ""
     }
 }
 

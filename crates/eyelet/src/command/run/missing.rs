@@ -2,11 +2,12 @@
 //! https://. A request waits for the first, and a mistake would look like a slow page.
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use eyelet_child::Endpoint;
+use eyelet_config::is_loopback_name;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::sync::Notify;
@@ -139,6 +140,8 @@ enum Found {
 enum Fault {
     /// Its address is one of Eyelet's own.
     Own,
+    /// The application listens there, at loopback of the other version of IP.
+    Elsewhere(SocketAddr),
     /// Eyelet cannot connect.
     Connect(io::Error),
 }
@@ -150,6 +153,11 @@ impl Fault {
         let kind = if waiting.is_tcp { "connections" } else { "requests" };
         match self {
             Self::Own => format!("{name}: Eyelet itself listens at {upstream}; {kind} fail"),
+            Self::Elsewhere(other) => {
+                let scheme = upstream.split_once("://").map_or("", |(scheme, _)| scheme);
+                let mark = if scheme.is_empty() { "" } else { "://" };
+                format!("{name}: it listens at {other}: write {name}={scheme}{mark}{other}")
+            }
             Self::Connect(error) => {
                 // Others leave open whether somebody listens: a name that is not found, silence.
                 let fault = match error.kind() {
@@ -171,11 +179,15 @@ impl From<io::Error> for Fault {
 /// Says when it is missing, and when it is there again.
 async fn look(site: Site, waiting: Waiting, own: Arc<[SocketAddr]>, lines: Sender<String>) {
     // Nothing is said of one that is there at first.
-    let mut was_there = true;
+    let (mut was_there, mut was_elsewhere) = (true, false);
     loop {
         let found = reach(&site.upstream, &own).await;
         let line = match (&found, was_there) {
             (Err(fault), true) => Some(fault.line(&site, waiting)),
+            // It has come since, but not there.
+            (Err(fault @ Fault::Elsewhere(_)), false) if !was_elsewhere => {
+                Some(fault.line(&site, waiting))
+            }
             (Ok(_), false) => Some(format!("{}: {} listens now", site.name, site.upstream)),
             _ => None,
         };
@@ -184,6 +196,7 @@ async fn look(site: Site, waiting: Waiting, own: Arc<[SocketAddr]>, lines: Sende
             let _ = lines.send(line).await;
         }
         was_there = found.is_ok();
+        was_elsewhere = matches!(found, Err(Fault::Elsewhere(_)));
         // It is not dialled again and again.
         if matches!(found, Ok(Found::Dialled)) {
             return;
@@ -230,7 +243,7 @@ async fn check_scheme(
 
 /// Sends a ClientHello, and reads the first byte of the answer.
 async fn speaks_tls(address: &str) -> io::Result<bool> {
-    let mut socket = TcpStream::connect(address).await?;
+    let mut socket = TcpStream::connect(&*addresses(address).await?).await?;
     socket.write_all(HELLO).await?;
     Ok(ANSWERS.contains(&socket.read_u8().await?))
 }
@@ -247,18 +260,44 @@ async fn reach(upstream: &str, own: &[SocketAddr]) -> Result<Found, Fault> {
     }
     let address = upstream.split_once("://").map_or(upstream, |(_, rest)| rest);
     let dialled = async {
-        let addresses: Vec<_> = lookup_host(address).await?.collect();
+        let addresses = addresses(address).await?;
         if addresses.iter().any(|address| eyelet_child::listens(&Endpoint::Tcp(*address), own)) {
             return Ok(Found::Listening);
         }
         if addresses.iter().any(|address| is_own(*address, own)) {
             return Err(Fault::Own);
         }
-        TcpStream::connect(&*addresses).await?;
-        Ok(Found::Dialled)
+        match (TcpStream::connect(&*addresses).await, other_loopback(&addresses, own)) {
+            (Ok(_), _) => Ok(Found::Dialled),
+            (Err(_), Some(other)) => Err(Fault::Elsewhere(other)),
+            (Err(error), None) => Err(error.into()),
+        }
     };
     let late = |_| Err(Fault::Connect(ErrorKind::TimedOut.into()));
     timeout(LIMIT, dialled).await.unwrap_or_else(late)
+}
+
+/// The addresses of a host. Few systems find all names under `localhost` (RFC 6761 section 6.3).
+async fn addresses(address: &str) -> io::Result<Vec<SocketAddr>> {
+    let name = address.rsplit_once(':').filter(|(host, _)| is_loopback_name(host));
+    if let Some(port) = name.and_then(|(_, port)| port.parse().ok()) {
+        return Ok(vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]);
+    }
+    Ok(lookup_host(address).await?.collect())
+}
+
+/// Returns where an application of this machine listens that has none of these addresses.
+fn other_loopback(addresses: &[SocketAddr], own: &[SocketAddr]) -> Option<SocketAddr> {
+    let other = |address: &SocketAddr| {
+        let ip = match address.ip() {
+            IpAddr::V4(ip) if ip == Ipv4Addr::LOCALHOST => IpAddr::from(Ipv6Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip == Ipv6Addr::LOCALHOST => IpAddr::from(Ipv4Addr::LOCALHOST),
+            _ => return None,
+        };
+        Some(SocketAddr::new(ip, address.port()))
+    };
+    let listens = |other: &SocketAddr| eyelet_child::listens(&Endpoint::Tcp(*other), own);
+    addresses.iter().filter_map(other).find(listens)
 }
 
 /// True if Eyelet takes connections to this address. Its sockets for IPv6 take no IPv4.
@@ -299,6 +338,11 @@ mod tests {
                 true,
                 Fault::Connect(io::Error::other("no such name")),
                 "cannot reach b.test:1 (no such name); connections wait 30s",
+            ),
+            (
+                false,
+                Fault::Elsewhere((Ipv6Addr::LOCALHOST, 1).into()),
+                "it listens at [::1]:1: write app.test=[::1]:1",
             ),
             (true, Fault::Own, "Eyelet itself listens at b.test:1; connections fail"),
         ] {

@@ -9,10 +9,12 @@ mod missing;
 mod name;
 mod plan;
 pub(crate) mod ports;
+mod program;
 mod served;
 mod share;
 pub(crate) mod shared;
 mod trust;
+mod upstream_trust;
 
 use std::error::Error;
 use std::fs;
@@ -22,14 +24,16 @@ use std::net::Ipv4Addr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use eyelet_child::{
-    Application, ChildEvent, Endpoint, LISTEN_TIMEOUT, Over, STOP_TIMEOUT, Supervisor,
+    Application, ChildEvent, Endpoint, LISTEN_TIMEOUT, Over, STOP_TIMEOUT, SuperviseError,
+    Supervisor,
 };
 use eyelet_sys::child::Signal;
 use tokio::sync::mpsc::{Receiver, channel};
 
+use self::program::{NOT_EXECUTABLE, NOT_FOUND};
 use self::served::{Served, ServedEvent, Wanted};
 use self::shared::ProjectKind;
 use eyelet_process::diagnostics::{self, Diagnostics};
@@ -39,9 +43,8 @@ pub use self::args::{ProxyArgs, RunArgs, StopArgs, host};
 
 /// Events of the child that wait to be printed. Its thread waits for more room.
 const EVENTS_MAX: usize = 16;
-/// The exit status of a shell for a program that is not there, and for one that cannot be run.
-const NOT_FOUND: u8 = 127;
-const NOT_EXECUTABLE: u8 = 126;
+/// The time after which a command that was asked to end is said to have not.
+const HINT_AFTER: Duration = Duration::from_secs(1);
 /// The number that a shell adds to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
 
@@ -93,6 +96,10 @@ impl Screen<'_> {
 
 fn begin_run(args: &RunArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     check_folders(&args.watch)?;
+    if let Err((why, code)) = program::check(&args.command) {
+        screen.say(&why);
+        return Ok(code);
+    }
     if let (Some(listen), Some(port)) = (args.edge.listen, args.port)
         && eyelet_child::takes(listen, (Ipv4Addr::LOCALHOST, port).into())
     {
@@ -139,7 +146,9 @@ fn begin_proxy(args: &ProxyArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Erro
     let names: Vec<&str> = args.sites.iter().map(|site| &*site.name).collect();
     let kept = args.sites.iter().filter_map(|site| ports::own_port(&site.upstream)).collect();
     let certificate = certificate::certificate(&args.edge, &names, None)?;
-    let rules = plan::rules_of_proxy(args);
+    let mut rules = plan::rules_of_proxy(args);
+    let given = args.upstream_ca.as_deref();
+    upstream_trust::add(&mut rules, given, &certificate, |text| screen.say(text))?;
     let wanted = Wanted { edge: &args.edge, rules, kept, certificate: &certificate, share: None };
     let work = if args.background { Work::Background } else { Work::IsThere };
     serve(wanted, work, screen)
@@ -155,6 +164,16 @@ enum Work {
     Background,
 }
 
+impl Work {
+    fn kind(&self) -> ProjectKind {
+        match self {
+            Self::Runs(_) => ProjectKind::Run,
+            Self::IsThere => ProjectKind::Proxy,
+            Self::Background => ProjectKind::Background,
+        }
+    }
+}
+
 /// Serves until the child is over, or without a child until a signal. Returns the exit status.
 fn serve(wanted: Wanted<'_>, work: Work, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -163,12 +182,7 @@ fn serve(wanted: Wanted<'_>, work: Work, screen: &Screen<'_>) -> Result<u8, Box<
             Work::Runs(_) => Signals::with_application()?,
             Work::IsThere | Work::Background => Signals::new()?,
         };
-        let kind = match work {
-            Work::Runs(_) => ProjectKind::Run,
-            Work::IsThere => ProjectKind::Proxy,
-            Work::Background => ProjectKind::Background,
-        };
-        let served = Served::begin(&wanted, kind, |text| screen.say(text)).await?;
+        let served = Served::begin(&wanted, work.kind(), |text| screen.say(text)).await?;
         let address = served.addresses().first().copied().ok_or("no listener")?;
         let urls: Vec<String> = wanted.rules.iter().map(|rule| plan::url(rule, address)).collect();
         urls.iter().for_each(|url| screen.say(&format!("serving {url}")));
@@ -203,18 +217,7 @@ fn serve(wanted: Wanted<'_>, work: Work, screen: &Screen<'_>) -> Result<u8, Box<
                 return Ok(0);
             }
         };
-        let (sender, events) = channel(EVENTS_MAX);
-        let report = move |event| {
-            // The receiver is dropped when the process is about to end.
-            let _ = sender.blocking_send(event);
-        };
-        let first = application.as_ref().and_then(|application| application.command.first());
-        let name = first.map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-        let port = application.as_ref().map_or(0, |application| application.port);
-        let child = application.map(|application| Supervisor::start(application, report));
-        let child = child.transpose()?;
-        let mut session =
-            Session { served, child, name, port, events, screen, hung_up: None, pid: 0 };
+        let mut session = Session::start(served, application, wanted.wait(), screen)?;
         let code = session.until_over(&mut signals).await;
         if code.is_err() {
             session.end_child(&mut signals).await;
@@ -237,11 +240,35 @@ struct Session<'a> {
     /// The signal by which the application may end, and Eyelet with it, and when it came: the
     /// terminal was closed, or somebody typed Ctrl-\\.
     hung_up: Option<(Signal, Instant)>,
+    /// The words for what becomes of clients while the application listens nowhere.
+    wait: String,
+    /// The time at which is said that the application has not ended yet.
+    hint_at: Option<Instant>,
     /// The application's process.
     pid: u32,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    /// Starts the application, if there is one to start.
+    fn start(
+        served: Served,
+        application: Option<Application>,
+        wait: String,
+        screen: &'a Screen<'a>,
+    ) -> Result<Self, SuperviseError> {
+        let (sender, events) = channel(EVENTS_MAX);
+        let report = move |event| {
+            // The receiver is dropped when the process is about to end.
+            let _ = sender.blocking_send(event);
+        };
+        let first = application.as_ref().and_then(|application| application.command.first());
+        let name = first.map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+        let port = application.as_ref().map_or(0, |application| application.port);
+        let child = application.map(|application| Supervisor::start(application, report));
+        let child = child.transpose()?;
+        let (hung_up, hint_at, pid) = (None, None, 0);
+        Ok(Self { served, child, name, port, events, screen, hung_up, wait, hint_at, pid })
+    }
     /// Passes signals to the application and prints its events. Returns the exit status.
     async fn until_over(&mut self, signals: &mut Signals) -> Result<u8, Box<dyn Error>> {
         let (mut is_ending, mut is_lost) = (false, false);
@@ -266,6 +293,12 @@ impl Session<'_> {
                     Some(event) => self.obey(event).await,
                     None => return Err("internal error: nobody watches the command".into()),
                 },
+                () = sleep_until(self.hint_at) => {
+                    self.hint_at = None;
+                    let limit = STOP_TIMEOUT.as_secs();
+                    let hint = format!("the command has {limit} s to end; Ctrl-C again kills it");
+                    self.screen.say(&hint);
+                }
                 event = self.served.next(), if !is_lost => match event {
                     ServedEvent::Said(line) => self.screen.0.line(&line),
                     ServedEvent::Stop if self.child.is_none() => return Ok(0),
@@ -297,7 +330,8 @@ impl Session<'_> {
     }
 
     /// Has the application end by this signal.
-    fn end(&self, signal: Signal) {
+    fn end(&mut self, signal: Signal) {
+        self.hint_at = Some(Instant::now() + HINT_AFTER);
         if let Some(child) = &self.child {
             child.end(signal);
         }
@@ -311,7 +345,8 @@ impl Session<'_> {
                 let (waited, port) = (LISTEN_TIMEOUT.as_secs(), self.port);
                 self.screen.say(&format!(
                     "the command listens nowhere after {waited} s; it should listen on \
-                     127.0.0.1:{port}, which is PORT in its environment; requests wait"
+                     127.0.0.1:{port}, which is PORT in its environment; {}",
+                    self.wait
                 ));
             }
             ChildEvent::ListensAtSeveral(found) => {
@@ -324,6 +359,7 @@ impl Session<'_> {
                     found.join(" and ")
                 ));
             }
+            ChildEvent::Killed => self.screen.say("killed it"),
             ChildEvent::Changed => {
                 self.screen.say("a file has changed: starting the command again")
             }
@@ -412,6 +448,14 @@ impl Session<'_> {
             }
         }
         1
+    }
+}
+
+/// Waits until then. `None`: for ever.
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => pending().await,
     }
 }
 

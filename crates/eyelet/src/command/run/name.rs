@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The domain of this machine's own names.
-const LOCALHOST: &str = "localhost";
+pub(super) const LOCALHOST: &str = "localhost";
 /// The name of a folder whose own name has no letter or digit.
 const DEFAULT: &str = "app";
 /// Bytes of a label (RFC 1035 section 2.3.4).

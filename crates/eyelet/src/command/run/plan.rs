@@ -45,6 +45,9 @@ pub(super) struct RuleOptions {
     pub(super) hold: Duration,
     client_ca: Option<PathBuf>,
     proxy_protocol: bool,
+    /// The file that verifies an application with TLS. `None`: the system's roots do.
+    #[serde(default)]
+    pub(super) upstream_ca: Option<PathBuf>,
 }
 
 impl RuleOptions {
@@ -54,6 +57,7 @@ impl RuleOptions {
             hold: args.hold,
             client_ca: args.client_ca.clone(),
             proxy_protocol: args.proxy_protocol,
+            upstream_ca: None,
         }
     }
 }
@@ -69,8 +73,9 @@ pub(super) struct PlannedRule {
 impl PlannedRule {
     /// Makes its paths absolute, for a process in another folder.
     pub(super) fn absolute(mut self) -> std::io::Result<Self> {
-        let client_ca = self.options.client_ca.take();
-        self.options.client_ca = client_ca.map(std::path::absolute).transpose()?;
+        for file in [&mut self.options.client_ca, &mut self.options.upstream_ca] {
+            *file = file.take().map(std::path::absolute).transpose()?;
+        }
         if let Some(path) = self.site.upstream.strip_prefix("unix:") {
             self.site.upstream = format!("unix:{}", std::path::absolute(path)?.display());
         }
@@ -263,6 +268,9 @@ impl Plan {
             if !options.tcp && !upstream.starts_with("tcp:") && !upstream.starts_with("unix:") {
                 rule.push_str("client_cert_header = true\n");
             }
+        }
+        if let Some(ca) = &options.upstream_ca {
+            let _ = writeln!(rule, "upstream_ca = {}", quoted(ca));
         }
         if options.proxy_protocol {
             rule.push_str("proxy_protocol = \"v2\"\n");

@@ -37,6 +37,17 @@ pub(super) struct Wanted<'a> {
     pub(super) share: Option<IpAddr>,
 }
 
+impl Wanted<'_> {
+    /// Returns what becomes of clients while the application listens nowhere.
+    pub(super) fn wait(&self) -> String {
+        let hold = humantime::format_duration(self.edge.hold);
+        match self.edge.tcp {
+            true => format!("connections wait {hold}"),
+            false => format!("requests wait {hold}, then get 503"),
+        }
+    }
+}
+
 /// The edge that serves.
 pub(super) enum Served {
     Shared { lease: Lease, tick: Interval },

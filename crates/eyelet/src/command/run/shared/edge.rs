@@ -21,7 +21,7 @@ use tracing::Level;
 
 use super::message::{Answer, Greeting, Joining, Link, ProjectKind, Request};
 use super::place::Place;
-use super::projects::Projects;
+use super::projects::{Project, Projects};
 use crate::command::run::failed;
 use crate::command::run::memory::Memory;
 use crate::command::run::missing::{Alarms, Lookout};
@@ -172,7 +172,7 @@ impl SharedEdge {
                     Heard::Request(request) => self.obey(id, request),
                     Heard::Gone => self.forget(id),
                 },
-                Some(line) = said.recv() => self.say(&line),
+                Some(line) = said.recv() => self.say_logged(&line),
                 signal = signals.next() => {
                     is_ending |= matches!(signal, Signal::TERM | Signal::INT);
                 }
@@ -243,6 +243,19 @@ impl SharedEdge {
         running.log_lost_threads();
         running.admin.tend();
         running.died()
+    }
+
+    /// Prints a line of the log in the terminals of those whose upstream it is about, else of all.
+    fn say_logged(&self, line: &str) {
+        let is_meant = |project: &&Project| project.has_upstream_in(line);
+        let meant: Vec<u64> = self.projects.iter().filter(is_meant).map(|it| it.id).collect();
+        match (line.split_once(" WARN "), &*meant) {
+            (Some((_, text)), [_, ..]) => {
+                let answer = |id: &u64| self.answer(*id, Answer::Said(format!("eyelet: {text}")));
+                meant.iter().for_each(answer);
+            }
+            _ => self.say(line),
+        }
     }
 
     /// Prints a line in each project's terminal.

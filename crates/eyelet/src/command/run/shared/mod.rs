@@ -52,16 +52,12 @@ pub(super) fn list(out: &mut dyn Write) -> ExitCode {
 pub(super) fn stop(name: &str) -> ExitCode {
     let mut why =
         format!("no project has the name {name}; `eyelet list` shows those that share a port");
-    // `blog` is mostly `blog.localhost`.
-    let below = (!name.contains('.')).then(|| format!("{name}.localhost"));
-    for name in std::iter::once(name.to_owned()).chain(below) {
-        for answer in ask(&Request::Stop(name)) {
-            match answer {
-                Ok(Answer::Done) => return ExitCode::SUCCESS,
-                Ok(Answer::Failed(_)) => {}
-                Ok(_) => why = "the shared edge answers something else".into(),
-                Err(error) => why = error,
-            }
+    for answer in ask(&Request::Stop(name.to_owned())) {
+        match answer {
+            Ok(Answer::Done) => return ExitCode::SUCCESS,
+            Ok(Answer::Failed(_)) => {}
+            Ok(_) => why = "the shared edge answers something else".into(),
+            Err(error) => why = error,
         }
     }
     eprintln!("eyelet: {why}");

@@ -23,6 +23,17 @@ pub(super) struct Project {
     pub(super) rules: Vec<PlannedRule>,
 }
 
+impl Project {
+    /// True if a word of this line is an upstream of it, as the configuration writes it.
+    pub(super) fn has_upstream_in(&self, line: &str) -> bool {
+        let is_one = |word: &str, upstream: &str| {
+            word == upstream || word.split_once("://").is_some_and(|(_, rest)| rest == upstream)
+        };
+        let is_own = |word: &str| self.rules.iter().any(|rule| is_one(word, &rule.site.upstream));
+        line.split_whitespace().any(is_own)
+    }
+}
+
 /// All projects, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Projects(Vec<Project>);
@@ -225,6 +236,21 @@ mod tests {
         assert_eq!(projects.rules().len(), 2);
         let many: Vec<String> = (0..999).map(|n| format!("n{n}.test=127.0.0.1:1")).collect();
         assert!(refused(&many.join(" ")).contains("1000 at most"));
+    }
+
+    #[test]
+    fn a_line_about_an_upstream_is_its_projects() {
+        let sites = "a.test=127.0.0.1:300 b.test=https://localhost:1";
+        let mut projects = Projects::default();
+        projects.add((1, 7), joining(sites, ProjectKind::Proxy)).unwrap();
+        for (line, expected) in [
+            ("WARN upstream http://127.0.0.1:300 is down: refused", true),
+            ("WARN upstream https://localhost:1 is up again after 1.0 s", true),
+            ("WARN upstream http://127.0.0.1:3000 is down: refused", false),
+            ("WARN out of descriptors", false),
+        ] {
+            assert_eq!(projects.iter().next().unwrap().has_upstream_in(line), expected, "{line}");
+        }
     }
 
     #[test]
