@@ -686,16 +686,10 @@ pub(crate) fn is_shortage(failure: &IoFailure) -> bool {
     let IoFailure::Os(code) = failure else {
         return failure.kind() == io::ErrorKind::AddrNotAvailable;
     };
-    matches!(
-        Errno::from_raw_os_error(*code),
-        Errno::MFILE
-            | Errno::NFILE
-            | Errno::ADDRNOTAVAIL
-            | Errno::NOBUFS
-            | Errno::NOMEM
-            // epoll watches no more sockets.
-            | Errno::NOSPC
-    )
+    let code = Errno::from_raw_os_error(*code);
+    // epoll says ENOSPC where it watches no more sockets.
+    let lacks_memory = matches!(code, Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC);
+    lacks_memory || matches!(code, Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL)
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {
