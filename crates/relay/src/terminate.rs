@@ -487,8 +487,8 @@ mod tests {
     use crate::buffers::SHARE_BYTES;
     use crate::ready::{Ready, WRITE};
 
-    /// A client's records may all be there before its upstream has taken one: while memory is short,
-    /// the next one is read once the socket has nothing more to send.
+    /// A client's records may all be there before its upstream has taken one. While memory is
+    /// short, the next one is read once the socket has nothing more to send.
     #[test]
     fn one_record_at_a_time_is_read_while_memory_is_short() {
         let (client, mut peer) = UnixStream::pair().unwrap();

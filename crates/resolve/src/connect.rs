@@ -16,9 +16,7 @@ use eyelet_balance::group::{Group, Member};
 use eyelet_balance::shortages;
 use eyelet_balance::sources::{SourceAddresses, SourceUse};
 use eyelet_engine::ready::{SIDES, Side, UPSTREAM};
-use eyelet_engine::worker::Registration;
-use eyelet_engine::worker::WaitError;
-use eyelet_engine::worker::{Handle, Worker};
+use eyelet_engine::worker::{Handle, Registration, WaitError, Worker};
 use eyelet_sys::epoll::{FAILED, WRITABLE};
 use eyelet_sys::{Errno, interfaces, socket, transparent};
 use eyelet_telemetry::reason::{Detail, IoFailure, PortLack};
@@ -76,8 +74,7 @@ pub struct DialOptions<'a> {
     pub balanced: Option<&'a Balanced<'a>>,
     /// The addresses of this host to dial from. `None`: the kernel chooses one.
     pub sources: Option<&'a SourceAddresses>,
-    /// Set once the dial waits for a descriptor, for one who bounds its time: that it is late says
-    /// nothing about the upstream then.
+    /// Set once it waits for a descriptor: that it is late then is not the upstream's fault.
     pub has_waited: Option<&'a Cell<bool>>,
 }
 
@@ -301,9 +298,7 @@ pub async fn connect_unix<O: Owner>(
 ) -> Result<Connected<O::Registration>, WaitError> {
     loop {
         match socket::connect_unix(path) {
-            Ok(socket) => {
-                return Ok(Connected::new(None, socket));
-            }
+            Ok(socket) => return Ok(Connected::new(None, socket)),
             // The backlog is full; the deadline bounds the retries.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 owner.in_time()?;
@@ -693,16 +688,10 @@ pub(crate) fn is_shortage(failure: &IoFailure) -> bool {
     let IoFailure::Os(code) = failure else {
         return failure.kind() == io::ErrorKind::AddrNotAvailable;
     };
-    matches!(
-        Errno::from_raw_os_error(*code),
-        Errno::MFILE
-            | Errno::NFILE
-            | Errno::ADDRNOTAVAIL
-            | Errno::NOBUFS
-            | Errno::NOMEM
-            // epoll watches no more sockets.
-            | Errno::NOSPC
-    )
+    let code = Errno::from_raw_os_error(*code);
+    // epoll says ENOSPC where it watches no more sockets.
+    let lacks_memory = matches!(code, Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC);
+    lacks_memory || matches!(code, Errno::MFILE | Errno::NFILE | Errno::ADDRNOTAVAIL)
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {

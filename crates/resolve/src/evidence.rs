@@ -82,7 +82,8 @@ pub struct Attempt {
 pub enum Lack {
     /// The destination gave none, or may not be asked.
     Failed(Box<str>),
-    /// Too many side handshakes were under way: the destination was not asked.
+    /// The destination was not asked: too many side handshakes were under way, or this process or
+    /// host lacked something for it.
     Unasked(Box<str>),
 }
 

@@ -10,8 +10,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use crate::cache::{self, Leader, SingleFlight};
+use crate::connect::is_shortage;
 use crate::dns::resolved::Resolved;
-use crate::evidence::{Attempt, ByDns, DnsKey, Purpose, Visit};
+use crate::evidence::{Attempt, ByDns, DnsKey, Lack, Purpose, Visit};
 use crate::loops::DialMark;
 use crate::names::Names;
 use crate::permits::Permit;
@@ -306,6 +307,9 @@ async fn visit(
             side_handshake(names, key).await
         }
     };
+    if attempt.is_unasked() {
+        return leader.give_up(attempt);
+    }
     let bytes = attempt.bytes() + key.1.as_ref().map_or(0, |name| name.len());
     leader.land(attempt, bytes);
 }
@@ -316,16 +320,23 @@ async fn side_handshake(names: &Names, key: &Visit) -> Arc<Attempt> {
     let Some(prober) = &evidence.prober else {
         return Attempt::failed("no CA certificates were read", names.engine.now_unix_ms());
     };
+    let failed = |why: String| Lack::Failed(why.into());
     let ask = async {
         let _counted = Counted::new(&names.shared.budget, HANDSHAKE_BYTES);
-        let stream = dial(names, key.0).await.map_err(|why| why.to_string())?;
-        prober.ask(stream, key.0.ip(), key.1.as_deref(), names.engine.now_unix_ms()).await
+        let stream = dial(names, key.0).await.map_err(|why| {
+            let text = why.to_string();
+            if is_shortage(&(&why).into()) { Lack::Unasked(text.into()) } else { failed(text) }
+        })?;
+        let now = names.engine.now_unix_ms();
+        prober.ask(stream, key.0.ip(), key.1.as_deref(), now).await.map_err(failed)
     };
     let shown = timeout(config.timeout, ask).await;
     let now = names.engine.now_unix_ms();
     let shown = match shown {
         Err(_) => return Attempt::failed("no handshake in time", now),
-        Ok(Err(why)) => return Attempt::failed(&why, now),
+        // This process or host lacks something, so nothing is remembered of the destination.
+        Ok(Err(Lack::Unasked(why))) => return Attempt::unasked(&why),
+        Ok(Err(Lack::Failed(why))) => return Attempt::failed(&why, now),
         Ok(Ok(shown)) => shown,
     };
     let fresh_until_ms = match shown.certificate.valid {

@@ -127,7 +127,7 @@ fn parked_as(
     (key, peer)
 }
 
-/// What its client has just sent makes no reset that overtakes its last bytes.
+/// Bytes that its client has just sent make no reset that overtakes its last bytes.
 #[test]
 fn a_client_with_a_state_reads_its_last_bytes_when_it_is_shed() {
     let worker = worker();

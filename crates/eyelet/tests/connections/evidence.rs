@@ -381,6 +381,25 @@ fn destinations_that_give_no_certificate() {
     assert!(gate.edge.rss_bytes() < 200 << 20);
 }
 
+/// That this process has no descriptor says nothing about the destination, and is not remembered.
+#[test]
+fn a_lack_of_descriptors_is_no_fault_of_the_destination() {
+    let gate = Gate::new(BY_CERTIFICATE);
+    let origin = versioned_echo(&gate.pki, &["good.test"], rustls::ALL_VERSIONS);
+    let before = gate.edge.descriptors_at_rest();
+    let mut client = gate.towards(origin.address);
+    support::until("the client's descriptor", || (gate.edge.descriptors() > before).then_some(()));
+    let limit = gate.edge.limit_descriptors(Some(1));
+    client.write_all(&Hello::named("good.test").bytes()).unwrap();
+    assert_eq!(alert_of(&ending(&mut client, SOON).0), Some(ACCESS_DENIED));
+    let line = gate.edge.line_of(client.local_addr().unwrap());
+    let unknown = line["evidence"]["unknown"][0].as_str().unwrap();
+    assert!(unknown.starts_with("certificate: Too many open files"), "{line}");
+    gate.edge.limit_descriptors(limit);
+    let line = gate.ask("good.test", origin.address).1;
+    assert_eq!(line["outcome"], "spliced", "{line}");
+}
+
 /// More clients than may ask at once ask a destination that is silent. Who waits behind them too
 /// long does not know the certificate, but nobody else may hear that its origin failed. Who waits
 /// less has the whole time for the handshake.

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
 use super::resting::admin;
@@ -223,21 +222,15 @@ fn a_check_without_a_descriptor_takes_nobody_down() {
         let app = Upstream::http();
         let web = Balanced::new(&[app.address], &format!("upstream_check = \"{check}\""), "");
         until("a check", || (app.accepted() > 0).then_some(()));
-        let before = set_limit(web.edge.pid(), Some(1));
+        let before = web.edge.limit_descriptors(Some(1));
         // Two of them have failed by then, with the pause between them.
         thread::sleep(CHECKS);
         let accepted = app.accepted();
-        set_limit(web.edge.pid(), before);
+        web.edge.limit_descriptors(before);
         until("another check", || (app.accepted() > accepted).then_some(()));
         assert!(!web.edge.log().contains("is down"), "{check}: {}", web.edge.log());
         assert_eq!(get(&mut web.connect(), "/").status, 200);
     }
-}
-
-/// Sets the number of descriptors that a process may have. Returns the one before.
-fn set_limit(pid: Pid, most: Option<u64>) -> Option<u64> {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    prlimit(Some(pid), Resource::Nofile, Rlimit { current: most, maximum }).unwrap().current
 }
 
 #[test]

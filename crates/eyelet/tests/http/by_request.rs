@@ -343,7 +343,7 @@ fn a_request_that_waits_is_asked_of_the_rules_of_a_reload() {
     }
 }
 
-/// What it got its response from is not kept for the upstream that it waited for.
+/// It got its response by a connection that is not kept for the upstream that it waited for.
 #[test]
 fn a_connection_of_the_newest_rules_is_kept_for_no_other_upstream() {
     let (app, seen) = application("app");

@@ -469,7 +469,7 @@ fn check_teaches_what_a_hold_rule_on_requests_needs() {
     }
 }
 
-/// Where a reload has another rule take the one that waited, its verdict is for no later one.
+/// A reload has another rule take the one that waited: its verdict is for no later one.
 #[test]
 fn a_verdict_that_is_not_taken_is_for_no_later_request() {
     let (scene, file) = Scene::replaced("");

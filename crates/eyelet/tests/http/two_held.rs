@@ -32,7 +32,8 @@ async fn begin(
     let uri = format!("https://app.test{path}");
     let mut request = Request::builder().method(method).uri(uri);
     if method == "POST" {
-        request = request.header("content-length", sent.map_or(LONG, |(text, _)| text.len()));
+        let whole = sent.filter(|(_, is_last)| *is_last);
+        request = request.header("content-length", whole.map_or(LONG, |(text, _)| text.len()));
     }
     two.send = two.send.clone().ready().await.unwrap();
     let is_last = method != "POST";
@@ -232,6 +233,31 @@ fn held_streams_whose_rule_is_gone_are_decided_anew() {
         take_rule_away(&scene, &file);
         assert_eq!(heard(answer).await, (200, "DELETE /api/two with 0".into()));
     });
+}
+
+/// One that waits in its task has a verdict for the rule that asked, and for no other that has its
+/// name.
+#[test]
+fn a_verdict_lets_nothing_pass_that_a_reload_forbids() {
+    let (scene, file) = Scene::replaced(ADMIN);
+    run(async {
+        let mut two = Two::connect(&scene.pki, scene.edge.address()).await;
+        // A part of a body has come, so that it does not rest.
+        let (answer, _open) = begin(&mut two, "POST", "/api/part", Some(("x", false))).await;
+        settle().await;
+        scene.waiting("POST /api/part", 1);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let (reads, asks) = text.split_once("name = \"ask\"").unwrap();
+        let (_, methods) = asks.split_once("method = ").unwrap();
+        let refuse = "name = \"ask\"\nsni = \"app.test\"\naction = \"refuse\"\nmethod = ";
+        std::fs::write(&file, format!("{reads}{refuse}{methods}")).unwrap();
+        let again = scene.reload(&file);
+        assert!(again.status.success(), "{again:?}");
+        scene.allow(&["--path", "/api/part"]);
+        let (status, text) = heard(answer).await;
+        assert!(status == 403, "{status}: {text}");
+    });
+    assert_eq!(*scene.seen.lock().unwrap(), [""; 0]);
 }
 
 /// One that rests beside a stream that goes on is decided by the newest rules, too.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 
 use super::{Folder, SOON, until};
@@ -150,6 +150,12 @@ impl Edge {
     /// Open descriptors of the edge.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// Sets how many descriptors the edge may open from now on. Returns the limit before.
+    pub fn limit_descriptors(&self, most: Option<u64>) -> Option<u64> {
+        let limit = Rlimit { current: most, maximum: getrlimit(Resource::Nofile).maximum };
+        prlimit(Some(self.pid()), Resource::Nofile, limit).unwrap().current
     }
 
     /// The descriptors before a test: once their number stands still, for workers open theirs

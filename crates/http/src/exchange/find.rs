@@ -196,14 +196,7 @@ impl Exchange<'_, '_> {
                 _ => return Err(self.give_up(failure)),
             }
             (*tried, dials.began) = (Tried::default(), None);
-            match served.newer_route(request.parts) {
-                NewerRoute::Refused(reason) => return Err(Failure::Answer(reason)),
-                // A secret is for the upstreams that it was given for.
-                NewerRoute::Other(http, route) if !request.carries_secret => {
-                    newer = Some((http, route));
-                }
-                NewerRoute::Other(..) | NewerRoute::Same => {}
-            }
+            newer = newer_route(served, request)?.or(newer);
         }
     }
 
@@ -287,6 +280,19 @@ impl Dial<'_> {
         }
         tried.add(self.index);
         tried.count() < group.members.len()
+    }
+}
+
+/// The route under a newer configuration, if it goes on by another. A secret is for the upstreams
+/// that it was given for.
+fn newer_route(
+    served: &ServedConnection,
+    request: &UpstreamRequest<'_>,
+) -> Result<Option<(Rc<Http>, Route)>, Failure> {
+    match served.newer_route(request.parts) {
+        NewerRoute::Refused(reason) => Err(Failure::Answer(reason)),
+        NewerRoute::Other(http, route) => Ok((!request.carries_secret).then_some((http, route))),
+        NewerRoute::Same => Ok(None),
     }
 }
 

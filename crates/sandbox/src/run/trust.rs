@@ -363,7 +363,7 @@ mod tests {
             assert_eq!(java.1, *format!("-Xmx9m {own}"), "{folder}");
             assert_eq!(without_outer(outer("").into()), "");
         }
-        let of_user = format!("{JAVA_STORE}=/home/me/trust.p12 {JAVA_STORE}Type=PKCS12");
+        let of_user = format!("{JAVA_STORE}=/srv/me/trust.p12 {JAVA_STORE}Type=PKCS12");
         assert_eq!(without_outer((&*of_user).into()), *of_user);
         let nothing = RunTrust::new(&MintedNames::Nothing, None, |_| Some("/missing".into()));
         assert!(nothing.unwrap().variables.is_empty());

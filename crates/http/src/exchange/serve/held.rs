@@ -15,6 +15,7 @@ use eyelet_downstream::client::stream::Stream;
 use eyelet_downstream::clock;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::served_connection::ServedConnection;
+use eyelet_downstream::connection::served_connection::by_request::NewerRoute;
 use eyelet_downstream::connection::served_connection::given_verdict::GivenVerdict;
 use eyelet_downstream::connection::served_connection::record::Record;
 use eyelet_engine::worker::WaitError;
@@ -24,6 +25,7 @@ use eyelet_resting::hold::{RestingHold, body_bytes_max};
 use eyelet_resting::{KeptConnection, RestingExchange, RestingFacts, RestingState};
 use eyelet_telemetry::listing::streams::StreamKind;
 use eyelet_telemetry::reason::{HeldEnd, Reason, Shed, Stage, When};
+use http::request;
 use zeroize::Zeroizing;
 
 use super::incoming::IncomingRequest;
@@ -60,9 +62,8 @@ impl IncomingRequest<'_, '_> {
         let is_new = begun.is_none();
         let place = begun.and_then(|begun| begun.place).or_else(|| {
             let bytes = request_bytes(&self.request.headers, &self.request.uri);
-            let place = served.ask(key, bytes)?;
             // What another process has decided meanwhile is for it, too.
-            Some(if is_new { place } else { place.moved() })
+            served.ask(key, bytes).map(|place| if is_new { place } else { place.moved() })
         });
         let Some(place) = place else {
             return Waited::Refused(Reason::Held(HeldEnd::TooMany), since_ms(since));
@@ -102,17 +103,13 @@ enum WaitEnd {
     Ended(Reason),
 }
 
-/// The end by a verdict. It answers the rule that asked: once a reload has taken that away, it
-/// allows nothing.
-fn decided(connection: &ServedConnection, place: &HoldPlace, decision: HoldDecision) -> WaitEnd {
-    let rule = &place.question().key.rule;
-    let is_gone = connection
-        .http
-        .newer()
-        .is_some_and(|newer| !newer.shared.config.rules.iter().any(|known| *known.name == **rule));
-    match is_gone {
-        true => WaitEnd::Ended(Reason::RuleGone),
-        false => WaitEnd::Verdict(decision),
+/// The end by a verdict. It answers the rule that asked: once a reload has had another one take the
+/// request, it allows nothing.
+fn decided(served: &ServedConnection, head: &request::Parts, decision: HoldDecision) -> WaitEnd {
+    match served.newer_route(head) {
+        NewerRoute::Same => WaitEnd::Verdict(decision),
+        NewerRoute::Other(..) => WaitEnd::Ended(Reason::RuleGone),
+        NewerRoute::Refused(reason) => WaitEnd::Ended(reason),
     }
 }
 
@@ -133,7 +130,7 @@ impl Wait<'_> {
         stream.due_in(engine.rest_after().min(time.next()));
         let end = poll_fn(|task| {
             if let Poll::Ready(decision) = place.poll_decision(task) {
-                return Poll::Ready(decided(connection, &place, decision));
+                return Poll::Ready(decided(served, request, decision));
             }
             if let Poll::Ready(gone) = stream.poll_gone(task) {
                 return Poll::Ready(WaitEnd::Gone(gone.reason()));
