@@ -11,7 +11,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use super::resting::listed;
+use super::resting::{ADMIN, listed};
 use crate::support::client::Offer;
 use crate::support::edge::LISTENER;
 use crate::support::upstream::vacant;
@@ -20,7 +20,6 @@ use crate::support::{Edge, Folder, Pki, Talk, Tls, Upstream, need, until};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/answer.py");
 
-const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 /// Requests of the test in which an application dies.
 const REQUESTS: usize = 1_000;
 
