@@ -17,6 +17,7 @@ const STEPS_MAX: usize = 300;
 static SETUP: LazyLock<Setup> = LazyLock::new(Setup::new);
 
 /// The scenario that bytes stand for.
+#[derive(Debug)]
 struct Run(Scenario);
 
 impl<'a> Arbitrary<'a> for Run {

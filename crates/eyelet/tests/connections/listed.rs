@@ -11,6 +11,7 @@ use std::process::Command;
 use rustls::client::Resumption;
 use serde_json::Value;
 
+use super::admin::ADMIN;
 use crate::support::client::{TLS13, Tls};
 use crate::support::crowd::{self, From, Manner, Multitude};
 use crate::support::edge::{self, LISTENER};
@@ -18,7 +19,6 @@ use crate::support::two;
 use crate::support::web::{Web, get};
 use crate::support::{Edge, Folder, Hello, Pki, SOON, expect, need, output, until};
 
-const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 /// Spliced connections, kept ones of HTTP/1.1, and half-open ones: 2,000 in all.
 const SPLICED: usize = 1_900;
 const KEPT: usize = 30;

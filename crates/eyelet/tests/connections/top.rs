@@ -8,12 +8,11 @@ use std::thread;
 
 use serde_json::Value;
 
+use super::admin::ADMIN;
 use super::admin_page::busy;
 use crate::support::edge::{self, LISTENER};
 use crate::support::upstream::vacant;
 use crate::support::{Edge, Folder, Hello, Pki, Said, Upstream, expect, need, output, until};
-
-const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 
 /// An edge that splices to `upstream`.
 fn start(folder: &Folder, admin: &str, upstream: &Upstream) -> (Edge, PathBuf) {

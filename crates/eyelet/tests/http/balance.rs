@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::resting::admin;
-use super::resting::listed;
+use super::resting::{ADMIN, admin, listed};
 use crate::support::client::Offer;
 use crate::support::edge::LISTENER;
 use crate::support::upstream::vacant;
@@ -22,7 +21,6 @@ use crate::support::{Edge, Folder, Pki, Talk, Tls, Upstream, need, until};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/answer.py");
 
-const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 /// Requests of the test in which an application dies.
 const REQUESTS: usize = 1_000;
 /// Two checks of two seconds, each with the pause of two seconds before it, and a little.

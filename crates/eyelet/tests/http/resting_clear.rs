@@ -6,8 +6,9 @@ use std::net::{Shutdown, TcpStream};
 
 use rustls::ALL_VERSIONS;
 
+use crate::resting::ADMIN;
 use crate::resting_https::{
-    ADMIN, CHUNKED, GOING_AWAY, HELLO, HELLO_BACK, Scene, chunk, says, upgrade_whole,
+    CHUNKED, GOING_AWAY, HELLO, HELLO_BACK, Scene, chunk, says, upgrade_whole,
 };
 use crate::support::pki::Kind;
 use crate::support::upstream::{ServerTls, server_config};

@@ -14,6 +14,7 @@ use rustls::ALL_VERSIONS;
 use serde_json::Value;
 
 use crate::originate::{Later, upgrade};
+use crate::resting::{ADMIN, EVENTS};
 use crate::support::client::{TLS12, TLS13, Versions};
 use crate::support::edge;
 use crate::support::pki::Kind;
@@ -22,7 +23,6 @@ use crate::support::upstream::{ServerTls, server_config};
 use crate::support::web::{Web, chunks, head, line, switched};
 use crate::support::{Pki, Tls, Upstream, expect, need, until};
 
-pub const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 pub const CHUNKED: &str = "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n";
 const UNTIL_CLOSE: &str = "Content-Type: text/event-stream\r\nConnection: close\r\n";
 const ASK: &[u8] = b"GET /events HTTP/1.1\r\nHost: app.test\r\n\r\n";
@@ -419,28 +419,6 @@ async fn ask(scene: &Arc<Scene>, two: &mut Two) -> Begun {
 fn until_readable(socket: &mut TcpStream) {
     until("the application to hear", || (socket.peek(&mut [0]).ok()? > 0).then_some(()));
 }
-
-const EVENTS: &str = r#"
-import http.server, ssl, sys, time
-class Events(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for n in range(3):
-            event = b"data: %d\n\n" % n
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
-            time.sleep(2.5 if n < 2 else 0)
-        self.wfile.write(b"0\r\n\r\n")
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Events)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(sys.argv[1], sys.argv[2])
-server.socket = context.wrap_socket(server.socket, server_side=True)
-print(server.server_port, flush=True)
-server.serve_forever()
-"#;
 
 /// curl and Python's TLS, over two rests, by both versions of HTTP.
 #[test]

@@ -12,12 +12,10 @@ use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::held_requests::Scene;
-use super::resting::{admin, listed};
+use super::resting::{ADMIN, admin, listed};
 use crate::support::client::Offer;
 use crate::support::two::{Two, body, run};
 use crate::support::until;
-
-const ADMIN: &str = "[admin]\naddress = \"unix:admin.sock\"\n";
 
 /// A request whose answer is waited for.
 type Waiting = (ResponseFuture, SendStream<Bytes>);
