@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use eyelet_sandbox::RunRecord;
+use eyelet_sandbox::{AllowList, RunRecord};
 
 /// Arguments of `eyelet learn`.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,5 +37,5 @@ fn print(args: &LearnArgs, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
         };
         record.follow(lines, |_| ()).map_err(failed)?;
     }
-    Ok(out.write_all(record.list().as_bytes())?)
+    Ok(out.write_all(record.list(&AllowList::default()).as_bytes())?)
 }
