@@ -1,12 +1,12 @@
 //! `eyelet check`: the mistakes of a configuration, and of the profiles of sandboxes in it with
-//! their lists. Nothing is started, and no secret is read.
+//! their lists. Nothing is started, and no command that prints a secret is run.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
 
-use eyelet_config::{SandboxNames, sandbox_names, sandbox_profile};
+use eyelet_config::{SandboxNames, SandboxProfile, sandbox_names, sandbox_profile};
 use eyelet_edge::snapshot::check::{self, MISTAKES, counted};
 use eyelet_sandbox::{RunServing, StandIns, read_lists};
 
@@ -21,18 +21,21 @@ pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
     }
     let mut is_sound = true;
     for name in names {
-        // If the output is closed, the exit code still gives the result.
-        let _ = match check_profile(file, &name) {
-            Ok(said) => writeln!(out, "{said}"),
+        let profile = match sandbox_profile(file, &name) {
+            Ok(profile) => profile,
             Err(mistakes) => {
-                is_sound = false;
-                print(file, &name, &mistakes, out)
+                // They are those of all profiles. If the output is closed, the exit code still
+                // gives the result.
+                let _ = mistakes.iter().try_for_each(|mistake| writeln!(out, "{mistake}"));
+                return ExitCode::from(MISTAKES);
             }
         };
-        if !is_sound {
-            // The mistakes of all tables are those of the first one.
-            break;
-        }
+        let checked = check_profile((file, &name), &profile);
+        is_sound &= checked.is_ok();
+        let _ = match checked {
+            Ok(said) => writeln!(out, "{said}"),
+            Err(mistakes) => print(file, &name, &mistakes, out),
+        };
     }
     if is_sound { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) }
 }
@@ -49,12 +52,9 @@ fn print(file: &Path, name: &str, mistakes: &str, out: &mut impl Write) -> io::R
 }
 
 /// Checks a profile. Returns the lines that say what it has.
-fn check_profile(file: &Path, name: &str) -> Result<String, String> {
-    let lines =
-        |mistakes: Vec<_>| mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    let profile = sandbox_profile(file, name).map_err(lines)?;
-    let (list, mut notes) = read_lists(&profile)?;
-    let serving = RunServing::new(&profile, &list, profile.dry_run, Path::new("/dev/null"));
+fn check_profile((file, name): (&Path, &str), profile: &SandboxProfile) -> Result<String, String> {
+    let (list, mut notes) = read_lists(profile)?;
+    let serving = RunServing::new(profile, &list, profile.dry_run, Path::new("/dev/null"));
     notes.extend(serving.check(&profile.secrets)?);
     let at = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let addresses: Vec<SocketAddr> = serving.checked_ports()?.into_iter().map(at).collect();

@@ -325,6 +325,11 @@ fn a_rule_for_a_name_that_no_entry_has_is_a_mistake() {
     let checked = eyelet(&["check", "p.toml"]);
     let noted = "warning: [sandbox.p]: list.txt:1: `*.app.test` allows app.test, too";
     assert!(checked.status.success() && checked.text.contains(noted), "{}", checked.text);
+    folder.write("q.toml", "[sandbox.q]\nalow = \"app.test\"\n[sandbox.r]\n");
+    let checked = eyelet(&["check", "q.toml"]);
+    assert_eq!(checked.status.code(), Some(2), "{}", checked.text);
+    assert!(checked.text.starts_with("q.toml:2:1: error: unknown key `alow`"), "{}", checked.text);
+    assert!(checked.text.contains("\n 2 | alow = ") && !checked.text.contains("[sandbox.q]: "));
     folder.write("list.txt", "app.test/path\n");
     let checked = eyelet(&["check", "p.toml"]);
     assert_eq!(checked.status.code(), Some(2), "{}", checked.text);
