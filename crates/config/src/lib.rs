@@ -41,7 +41,9 @@ pub use sections::acme::{AcmeNames, AcmeSettings, ExternalAccount, external_acco
 pub use sections::admin::{AdminSettings, admin_token};
 pub use sections::fleet::{FleetSettings, RedisAddress, RedisTls, StoreAddress, fleet_secret};
 pub use sections::hold::{HoldSettings, HoldWebhook};
-pub use sections::sandbox::{SandboxAction, SandboxProfile, SandboxRule, sandbox_profile};
+pub use sections::sandbox::{
+    SandboxAction, SandboxNames, SandboxProfile, SandboxRule, sandbox_names, sandbox_profile,
+};
 pub use sections::secret::{SECRET_READ_BYTES_MAX, SecretSettings, SecretSource, secret_of_file};
 pub use sections::spiffe::{SPIFFE_SOCKET_VARIABLE, SpiffeSettings};
 pub use sections::trace::{SecretFields, TraceEndpoint, TraceSettings, trace_fields};

@@ -61,6 +61,8 @@ struct State {
     given: Option<Vec<(HoldKey, HoldDecision)>>,
     /// The one who is asked each new question.
     webhook: Option<Sink>,
+    /// The one who tells of new questions.
+    teller: Option<Sink>,
 }
 
 /// The places and questions of a host.
@@ -239,6 +241,11 @@ impl Holds {
         self.full.load(Relaxed)
     }
 
+    /// From now on `teller` gets each new question.
+    pub fn tell(&self, teller: Sink) {
+        self.state.lock().teller = Some(teller);
+    }
+
     /// From now on `webhook` gets each new question, and those that are open.
     pub fn send_to(&self, webhook: Option<Sink>) {
         let mut state = self.state.lock();
@@ -303,8 +310,8 @@ impl State {
     }
 
     fn send(&self, question: &Arc<HoldQuestion>) {
-        if let Some(webhook) = &self.webhook {
-            webhook(question.clone());
+        for sink in self.webhook.iter().chain(&self.teller) {
+            sink(question.clone());
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct NobodyWaits;
 
 impl fmt::Display for NobodyWaits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nobody waits for this any more")
+        f.write_str("nobody waits for this")
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{sleep, timeout};
 
 use crate::held;
+pub use crate::held::NOTHING_HELD;
 use crate::reload::ReloadOutcome;
 use eyelet_admin::{KeepAsked, VerdictAsked};
 use eyelet_hold::{Holds, NobodyWaits, QuestionFilter, Which};
@@ -108,6 +109,13 @@ pub struct HeldCommand {
     pub port: Option<u16>,
     pub narrowed: NarrowedVerdict,
     pub verdict: VerdictAsked,
+}
+
+impl HeldCommand {
+    /// True if the verdict is to be written to a list.
+    pub fn is_always(&self) -> bool {
+        matches!(self.verdict.keep, KeepAsked::Always)
+    }
 }
 
 /// The scope of a verdict beside a name: anything, where nothing is given.
@@ -379,9 +387,16 @@ fn ask_all(request: &[u8]) -> ExitCode {
     let mut outcome = ReloadOutcome { code: 1, text: String::new() };
     for (_, pid, stream) in found {
         let said = converse(stream, request, ANSWER_TIMEOUT);
-        let said = said.unwrap_or_else(|error| {
+        let mut said = said.unwrap_or_else(|error| {
             ReloadOutcome::failed(format_args!("eyelet: process {pid}: {error}"))
         });
+        if request == HELD && said.code == 0 {
+            // Each line is one process's, and those with nothing say nothing.
+            said.text = match &*said.text {
+                NOTHING_HELD => String::new(),
+                text => text.replace('\n', &format!(", process {pid}\n")),
+            };
+        }
         match (outcome.code, said.code) {
             (1, 0) => outcome = said,
             (0, 0) if !outcome.text.contains(&said.text) => outcome.text.push_str(&said.text),
@@ -390,11 +405,14 @@ fn ask_all(request: &[u8]) -> ExitCode {
             _ => {}
         }
     }
+    if request == HELD && outcome.code == 0 && outcome.text.is_empty() {
+        outcome.text.push_str(NOTHING_HELD);
+    }
     print(&Ok(outcome))
 }
 
 /// True if a process knows nothing of what it was asked about.
-fn has_said_nothing(text: &str) -> bool {
+pub fn has_said_nothing(text: &str) -> bool {
     text.is_empty() || text.contains(&NobodyWaits.to_string())
 }
 

@@ -13,6 +13,7 @@ mod mounts;
 mod names;
 mod outside;
 mod programs;
+mod refusals;
 mod run;
 mod show;
 mod sockets;
@@ -23,9 +24,10 @@ mod step;
 pub use inside::{FAILED_INSIDE, run_inside};
 pub use list::{AllowList, AllowedEntry, ListFault};
 pub use message::{ConfinedPlan, ShownFile};
-pub use names::{Existing, ResolvedNames, serve as serve_names};
+pub use names::{Existing, Repeated, ResolvedNames, serve as serve_names};
 pub use outside::{Confined, Ended, First};
 pub use programs::Programs;
+pub use refusals::RefusedDials;
 pub use run::{
     LeftOutLines, RunEnd, RunOutputs, RunRecord, RunServing, RunTrust, TrustError, read_lists,
 };

@@ -13,8 +13,9 @@ const NAME_CHARS_MAX: usize = 253;
 const LABEL_CHARS_MAX: usize = 63;
 
 /// Different ports: each has a socket for each version of IP, and all go by one message of at most
-/// 253 descriptors (unix(7)), with two for DNS and one that tells who asks.
-pub const PORTS_MAX: usize = 125;
+/// 253 descriptors (unix(7)), with two for DNS, two that tell of refused connections, and one that
+/// tells who asks.
+pub const PORTS_MAX: usize = 124;
 
 /// An entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +73,12 @@ impl AllowList {
         if faults.is_empty() { Ok(Self { entries }) } else { Err(faults) }
     }
 
+    /// The lines of a list that begin as a pattern of an edge does, which has no name itself.
+    pub fn starred(text: &str) -> impl Iterator<Item = (usize, &str)> {
+        let entries = (1..).zip(text.lines().map(|line| line.trim().split(['#', ' ', ':']).next()));
+        entries.filter_map(|(line, entry)| Some((line, entry?.strip_prefix("*.")?)))
+    }
+
     /// True if nothing is allowed.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -91,6 +98,16 @@ impl AllowList {
             },
             AllowedEntry::Tcp { host, .. } => name == host,
         })
+    }
+
+    /// True if a connection to this place is allowed: by an entry for any protocol, or by its name.
+    pub fn allows(&self, name: &str, port: u16, is_tcp: bool) -> bool {
+        let is_it = |allowed: &AllowedEntry| match allowed {
+            AllowedEntry::Tcp { host, port: at } => is_tcp && host == name && *at == port,
+            AllowedEntry::Name { .. } => false,
+        };
+        let has = |own: &str| own.strip_prefix('.').map_or(own == name, |of| is_below(name, of));
+        self.entries.iter().any(is_it) || !is_tcp && self.names_at(port).any(has)
     }
 
     /// The ports of its entries.
@@ -127,6 +144,9 @@ fn entry(text: &str) -> Result<AllowedEntry, String> {
     let (first, second, more) = (words.next().unwrap_or_default(), words.next(), words.next());
     match (first, second, more) {
         ("tcp", Some(at), None) => {
+            if at.contains('/') {
+                return Err(format!("`{at}` is no single place; expected a line for each address"));
+            }
             let (host, port) = at.rsplit_once(':').ok_or_else(|| no_port(at))?;
             let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
             if host.parse::<std::net::IpAddr>().is_err() {
@@ -240,6 +260,19 @@ mod tests {
         for (name, is) in listed {
             assert_eq!(list.has(name), is, "{name}");
         }
+        for (name, port, is_tcp, is) in [
+            ("registry.example", 80, false, true),
+            ("registry.example", 8443, false, false),
+            ("a.mirror.example", 443, false, true),
+            ("npm.example", 8443, false, true),
+            ("db.example", 5432, true, true),
+            ("db.example", 5432, false, false),
+            ("npm.example", 8443, true, false),
+        ] {
+            assert_eq!(list.allows(name, port, is_tcp), is, "{name}:{port}");
+        }
+        let starred = AllowList::starred("a.example\n *.b.example:8443 # *.c\n# *.d\n");
+        assert_eq!(Vec::from_iter(starred), [(2, "b.example")]);
     }
 
     #[test]
@@ -250,6 +283,10 @@ mod tests {
             ("a.example:80-90", "`80-90` is several ports; expected a line for each"),
             ("a.example:0", "expected a port from 1 to 65535, not `0`"),
             ("tcp a.example", "`tcp` needs a port: `tcp a.example:5432`"),
+            (
+                "tcp 10.0.0.0/8:5432",
+                "`10.0.0.0/8:5432` is no single place; expected a line for each address",
+            ),
             ("192.0.2.1", "clients say no name for an address; `tcp 192.0.2.1:PORT` allows it"),
             (
                 "2001:db8::1",

@@ -38,8 +38,27 @@ pub struct ResolvedNames {
     pub refused: BTreeMap<String, u64>,
     /// The program that asked for a name first, for each name. `None`: it was not found.
     pub programs: BTreeMap<String, Option<String>>,
-    /// Questions for names that were not noted, because too many were asked for.
+    /// Places that were dialled at ports that no entry has.
+    pub dialled: BTreeMap<SocketAddr, Repeated>,
+    /// Questions for names, and such places, that were not noted, because too many were asked for.
     pub more: u64,
+}
+
+/// The number of times that something was refused, and the first one's time as the log has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeated {
+    pub count: u64,
+    pub first: String,
+}
+
+impl Repeated {
+    /// Adds others. The earlier time stays: lines come as connections end. Times order as texts do.
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.count += other.count;
+        if other.first < self.first {
+            self.first.clone_from(&other.first);
+        }
+    }
 }
 
 /// The names that exist inside.

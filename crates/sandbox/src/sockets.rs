@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use eyelet_sys::confine::refused;
 use eyelet_sys::socket::{self, Listen, datagram};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,8 @@ pub struct ConfinedSockets {
     pub dns: Vec<OwnedFd>,
     /// UDP sockets for QUIC.
     pub quic: Vec<OwnedFd>,
+    /// Those that are told of refused connections, if the kernel has them.
+    pub refused: Vec<OwnedFd>,
     /// One that tells of all sockets in the namespace, if the kernel has it.
     pub diag: Option<OwnedFd>,
 }
@@ -39,6 +42,8 @@ pub(crate) struct SocketLayout {
     addresses: Vec<SocketAddr>,
     /// The number of those for QUIC.
     quic: usize,
+    /// The number of [`ConfinedSockets::refused`].
+    refused: usize,
     /// True if the last one is [`ConfinedSockets::diag`].
     has_diag: bool,
 }
@@ -60,7 +65,8 @@ impl ConfinedSockets {
             defer: None,
         };
         let (tcp, dns, quic) = (Vec::new(), Vec::new(), Vec::new());
-        let mut made = Self { tcp, dns, quic, diag: programs::open() };
+        let refused = refused::open().map_or_else(|_| Vec::new(), Vec::from);
+        let mut made = Self { tcp, dns, quic, refused, diag: programs::open() };
         for ip in any {
             for port in ports {
                 let address = SocketAddr::new(*ip, *port);
@@ -87,24 +93,28 @@ impl ConfinedSockets {
     pub(crate) fn take_apart(self) -> (SocketLayout, Vec<OwnedFd>) {
         let (addresses, mut descriptors): (Vec<_>, Vec<_>) = self.tcp.into_iter().unzip();
         descriptors.extend(self.dns);
-        let (quic, has_diag) = (self.quic.len(), self.diag.is_some());
+        let (quic, refused) = (self.quic.len(), self.refused.len());
         descriptors.extend(self.quic);
+        descriptors.extend(self.refused);
+        let has_diag = self.diag.is_some();
         descriptors.extend(self.diag);
-        (SocketLayout { addresses, quic, has_diag }, descriptors)
+        (SocketLayout { addresses, quic, refused, has_diag }, descriptors)
     }
 
     /// Those that [`ConfinedSockets::take_apart`] has taken apart.
     pub(crate) fn put_together(
-        SocketLayout { addresses, quic, has_diag }: SocketLayout,
+        SocketLayout { addresses, quic, refused, has_diag }: SocketLayout,
         mut descriptors: Vec<OwnedFd>,
     ) -> io::Result<Self> {
         let diag = if has_diag { descriptors.pop() } else { None };
-        let others = addresses.len().saturating_add(quic);
+        let others = addresses.len().saturating_add(quic).saturating_add(refused);
         let Some(dns_count) = descriptors.len().checked_sub(others) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let mut dns = descriptors.split_off(addresses.len());
-        let quic = dns.split_off(dns_count);
-        Ok(Self { tcp: addresses.into_iter().zip(descriptors).collect(), dns, quic, diag })
+        let mut quic = dns.split_off(dns_count);
+        let refused = quic.split_off(quic.len().saturating_sub(refused));
+        let tcp = addresses.into_iter().zip(descriptors).collect();
+        Ok(Self { tcp, dns, quic, refused, diag })
     }
 }

@@ -11,6 +11,7 @@ use crate::model::dns::Dns;
 use crate::rules::matchers;
 use crate::rules::mint::MINT;
 use crate::rules::requests;
+use crate::sections::hold::{self, HoldSettings};
 use crate::sections::secret::{self, SecretSettings, SecretSource};
 use crate::settings;
 use eyelet_document::diagnostic::Diagnostic;
@@ -32,6 +33,8 @@ pub struct SandboxProfile {
     pub ask: bool,
     /// True if no name is refused.
     pub dry_run: bool,
+    /// The time for which a question waits, and the program that is asked.
+    pub hold: HoldSettings,
     /// The servers that resolve names.
     pub dns: Dns,
     /// Secrets that its command uses by their placeholders, and never has.
@@ -94,7 +97,7 @@ const SECRETS: [&str; 9] = [
 ];
 
 /// Reads a profile of a file. The file may be that of an edge, whose other parts mean nothing here,
-/// but for its resolvers.
+/// but for its resolvers and `[hold]`.
 ///
 /// # Errors
 /// Every mistake in its profiles, or that it has no such profile.
@@ -105,6 +108,7 @@ pub fn sandbox_profile(path: &Path, name: &str) -> Result<SandboxProfile, Vec<Di
     let folder = path.parent().unwrap_or(Path::new(""));
     let document = report.document(&table);
     let mut files = Files::new(folder, Depth::Run, SystemTime::now(), None);
+    document.check_keys(&settings::DOCUMENT_KEYS);
     let known = secret::read(&document, &mut files);
     let (mut found, mut names) = (None, Vec::new());
     for (called, profile) in profiles(&document, folder, &known) {
@@ -123,11 +127,33 @@ pub fn sandbox_profile(path: &Path, name: &str) -> Result<SandboxProfile, Vec<Di
         SecretSource::File(path) | SecretSource::FileOnce(path) => Some(path),
         SecretSource::Command { .. } => None,
     }));
+    let hold = hold::read(&document);
     let (diagnostics, is_fatal) = report.finish();
     match found {
-        Some(profile) if !is_fatal => Ok(SandboxProfile { dns, secret_files, ..profile }),
+        Some(profile) if !is_fatal => Ok(SandboxProfile { dns, hold, secret_files, ..profile }),
         _ => Err(diagnostics),
     }
+}
+
+/// The names of the profiles of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SandboxNames {
+    pub names: Vec<String>,
+    /// True if the file has nothing of an edge.
+    pub are_alone: bool,
+}
+
+/// Finds the names of the profiles of a file: none if it cannot be read.
+pub fn sandbox_names(path: &Path) -> SandboxNames {
+    let Ok(text) = read(path) else { return SandboxNames::default() };
+    let report = Report::new(path, &text);
+    let table = report.parse();
+    let document = report.document(&table);
+    let profiles = document.section("sandbox", "[sandbox]");
+    let keys = profiles.iter().flat_map(|profiles| profiles.table.keys());
+    let names: Vec<String> = keys.map(|name| name.get_ref().to_string()).collect();
+    let are_alone = !names.is_empty() && document.lacks("listener") && document.lacks("rule");
+    SandboxNames { names, are_alone }
 }
 
 /// Notes the files and folders of secrets that a table names, and the tables in it.
@@ -176,6 +202,7 @@ pub(crate) fn profiles<'t>(
             secrets,
             ask: section.flag("ask").unwrap_or(false),
             dry_run: section.flag("dry_run").unwrap_or(false),
+            hold: HoldSettings::default(),
             dns: Dns::default(),
             secret_files: Vec::new(),
         };
@@ -302,7 +329,8 @@ mod tests {
         let file = folder.path().join("edge.toml");
         let text = "[dns]\nservers = [\"192.0.2.53\"]\n[sandbox.build]\nallow = [\"a.example\"]\n\
             allow_file = \"more.txt\"\nallow_private = \"10.0.0.0/8\"\n[sandbox.test]\n\
-            ask = true\ndry_run = true\n[[rule]]\nkey = [\"a.key\", \"/b.key\"]\nsni = \"key\"\n\
+            ask = true\ndry_run = true\n[hold]\ntimeout = \"2s\"\n[[rule]]\n\
+            key = [\"a.key\", \"/b.key\"]\nsni = \"key\"\n\
             [acme]\nfolder = \"acme\"\n";
         std::fs::write(&file, text).unwrap();
         let build = sandbox_profile(&file, "build").unwrap();
@@ -314,6 +342,7 @@ mod tests {
         assert_eq!(build.secret_files.iter().collect::<BTreeSet<_>>(), secrets.iter().collect());
         let test = sandbox_profile(&file, "test").unwrap();
         assert!(test.dry_run && test.ask);
+        assert_eq!(test.hold.timeout.as_secs(), 2);
         let missing = sandbox_profile(&file, "other").unwrap_err()[0].to_string();
         assert!(missing.contains("no profile [sandbox.other] here; the file has: build, test"));
         let rules = "[sandbox.build]\nallow = \".a.example\"\n[[sandbox.build.rule]]\n\

@@ -165,7 +165,7 @@ fn no_listener(document: &Section<'_>) -> String {
     match profiles.as_ref().and_then(|profiles| profiles.table.keys().next()) {
         Some(name) if document.value("rule").is_none() => format!(
             "this file has profiles of sandboxes and no edge, so `serve` has nothing to do; \
-             `eyelet sandbox --config FILE --profile {} -- true` checks one of them",
+             `eyelet check` checks them, and `eyelet sandbox --config FILE --profile {}` uses one",
             name.get_ref()
         ),
         _ => "no listener; expected at least one [[listener]] with an `address` such as \

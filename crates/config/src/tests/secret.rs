@@ -173,6 +173,6 @@ fn a_profile_names_its_secrets() {
 #[test]
 fn a_file_of_profiles_is_told_who_checks_it() {
     let profile = said(&read("[sandbox.build]\nallow = \"a.example\"\n").unwrap_err());
-    let expected = "--profile build -- true` checks";
+    let expected = "`eyelet check` checks them, and `eyelet sandbox --config FILE --profile build`";
     assert!(profile.len() == 1 && profile[0].contains(expected), "{profile:?}");
 }

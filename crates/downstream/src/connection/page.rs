@@ -62,7 +62,7 @@ pub fn secret_page(
 ) -> (response::Parts, Length, Bytes) {
     let phrase = status.canonical_reason().unwrap_or("Error");
     let text = format!(
-        "{} {phrase}\n\nThis page is from the gateway in front of the server.\n{reason}.\n",
+        "{} {phrase}\n\nThis page is from Eyelet, not from the server.\n{reason}.\n",
         status.as_u16()
     );
     text_page(status, method, text.into())

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tracing::Level;
 
 use crate::command::train::{self, DictionaryCommand};
-use crate::command::{demo, doctor, explain, held, local, passwd, run, sandbox};
+use crate::command::{check_all, demo, doctor, explain, held, local, passwd, run, sandbox};
 use eyelet_config::{Config, Depth, Diagnostic};
 use eyelet_edge::snapshot::{check, listen};
 use eyelet_engine::worker::Order;
@@ -51,7 +51,8 @@ enum Command {
         #[arg(long, hide = true)]
         handover: bool,
     },
-    /// Read FILE and every file that it names, and print every mistake
+    /// Read FILE and every file that it names, and print every mistake, also of profiles for
+    /// `eyelet sandbox`
     ///
     /// Prints each mistake as file:line:column, with what was expected. Exit status: 0 if there is
     /// no mistake, else 2.
@@ -84,7 +85,7 @@ enum Command {
     /// Show connections and requests that wait for a decision, and decide
     ///
     /// They wait by a rule with `action = "hold"`, or by `eyelet sandbox --ask`. Exit status: 0, or
-    /// 1 if no process answers, or nobody waits for that name any more.
+    /// 1 if no process answers, or nobody waits for that name.
     Held(held::HeldArgs),
     /// Show which rule of FILE decides a connection, and why no earlier rule does
     Explain(Box<explain::ExplainArgs>),
@@ -212,7 +213,13 @@ pub fn run() -> ExitCode {
         Command::Sandbox(_) | Command::Run(_) | Command::Proxy(_) | Command::Demo(_) => Level::WARN,
         _ => Level::INFO,
     };
-    let diagnostics = match diagnostics::start(level) {
+    let started = match &cli.command {
+        Command::Sandbox(args) if args.is_json() => {
+            diagnostics::start_to(level, sandbox::JsonLines)
+        }
+        _ => diagnostics::start(level),
+    };
+    let diagnostics = match started {
         Ok(diagnostics) => diagnostics,
         Err(error) => {
             eprintln!("eyelet: cannot write to standard error: {error}");
@@ -227,7 +234,7 @@ pub fn run() -> ExitCode {
 fn obey(command: Command, diagnostics: &Diagnostics) -> ExitCode {
     match command {
         Command::Serve { file, handover } => serve(&file, handover, diagnostics),
-        Command::Check { file } => check::check(&file, control::is_served, &mut io::stdout()),
+        Command::Check { file } => check_all::check(&file, &mut io::stdout()),
         Command::Reload { file } => control::reload(&file),
         Command::Upgrade { file, binary } => control::upgrade(&file, binary.as_deref()),
         Command::Held(args) => held::held(&args),

@@ -1,5 +1,6 @@
 //! The subcommands. `cli.rs` reads the command line and calls one.
 
+pub mod check_all;
 pub mod cli;
 pub mod demo;
 pub mod doctor;

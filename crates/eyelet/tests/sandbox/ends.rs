@@ -98,7 +98,7 @@ fn mistakes_of_a_list_are_named_and_nothing_is_run() {
     assert_eq!(missing.status.code(), Some(125), "{}", missing.text);
     let ports: String = (1..200).map(|port| format!("app.test:{port}\n")).collect();
     let many = Sandbox::new(&folder, &HOSTS, &ports).script("echo it runs");
-    assert!(many.text.contains("the list has 199 ports; at most 125"), "{}", many.text);
+    assert!(many.text.contains("the list has 199 ports; at most 124"), "{}", many.text);
 }
 
 #[test]
@@ -191,6 +191,73 @@ fn a_list_is_learnt_and_a_dry_run_tells_what_it_would_refuse() {
         (&report["connections"], &report["names"][0]["program"]),
         (&1.into(), &"curl".into())
     );
+}
+
+/// Lines of a person stay, and so do those that were learnt before.
+#[test]
+fn what_stands_in_a_list_stays_when_more_is_learnt() {
+    if !is_possible() || !need("curl") {
+        return;
+    }
+    let (folder, app) = (Folder::new(), Upstream::http());
+    let port = app.address.port();
+    folder.write("learnt.txt", "# by hand\nkept.test # why");
+    let learn = |script: &str| {
+        let sandbox = Sandbox::without_list(&folder, &HOSTS).option("--learn", "learnt.txt");
+        let ran = sandbox.script(script);
+        (ran, std::fs::read_to_string(folder.path().join("learnt.txt")).unwrap())
+    };
+    let (ran, first) =
+        learn(&format!("curl -sS http://app.test:{port}/; curl -s http://8.8.8.8:9/"));
+    let said = format!("refused: app.test:{port}: no entry has port {port}, ");
+    assert!(ran.text.contains(&said), "{}", ran.text);
+    assert!(ran.text.contains("refused: 8.8.8.8:9: no entry has port 9, once"), "{}", ran.text);
+    let lines: Vec<&str> = first.lines().collect();
+    assert_eq!(lines[..2], ["# by hand", "kept.test # why"], "{first}");
+    assert!(lines[2].starts_with(&format!("app.test:{port} ")), "{first}");
+    assert!(lines[2].ends_with(", by curl") && lines.len() == 3, "{first}");
+    let (ran, second) = learn(&format!("curl -sS http://app.test:{port}/again"));
+    assert!(ran.text.contains("GET /again HTTP"), "{}", ran.text);
+    assert_eq!(second, first);
+    folder.write("learnt.txt", "no entry at all\n");
+    let (ran, third) = learn("echo it runs");
+    assert_eq!((ran.status.code(), &*third), (Some(125), "no entry at all\n"), "{}", ran.text);
+}
+
+#[test]
+fn a_report_whose_folder_was_moved_is_a_failure() {
+    if !is_possible() {
+        return;
+    }
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path().join("out")).unwrap();
+    let script = "mv out aside; mkdir out; echo forged >out/report.json";
+    let sandbox = Sandbox::new(&folder, &HOSTS, "app.test").option("--report", "out/report.json");
+    let ran = sandbox.script(script);
+    assert_eq!(ran.status.code(), Some(125), "{}", ran.text);
+    assert!(ran.text.contains("/out/report.json is another file now"), "{}", ran.text);
+    let own = std::fs::read_to_string(folder.path().join("aside/report.json")).unwrap();
+    assert!(own.contains("\"status\": 0"), "{own}");
+}
+
+#[test]
+fn options_that_allow_nothing_say_what_does() {
+    let folder = Folder::new();
+    folder.write("agent.toml", "[sandbox.one]\n[sandbox.two]\n");
+    for (options, expected) in [
+        (&[][..], "say what it may reach: `--allow FILE`, `--learn FILE`, `--ask`"),
+        (
+            &["--config", "agent.toml"],
+            "--config needs --profile NAME, of those in agent.toml: one, two",
+        ),
+        (&["--profile", "one"], "--profile needs --config FILE"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_eyelet"));
+        command.arg("sandbox").args(options).args(["--", "true"]).current_dir(folder.path());
+        let said = output(&mut command);
+        assert_eq!(said.status.code(), Some(125), "{options:?}: {}", said.text);
+        assert!(said.text.contains(expected), "{options:?}: {}", said.text);
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::ground::{Sandbox, is_possible, report};
 use crate::support::pki::Kind;
 use crate::support::program::skip;
-use crate::support::{Folder, Pki, Upstream, need};
+use crate::support::{Folder, Pki, Upstream, need, output};
 
 const HOSTS: [(&str, &str); 2] = [("app.test", "127.0.0.1"), ("other.test", "127.0.0.1")];
 /// One of several tries that are refused takes less, by curl's own clock, even where much else
@@ -130,9 +130,12 @@ fn what_is_refused_fails_at_once_and_the_summary_says_why() {
         (format!("http://other.test:{port}/"), "other.test: not on the list, "),
         (
             format!("--connect-to ::app.test: http://other.test:{port}/"),
-            &*format!("other.test:{port}: no rule with plain_http for this name, 5 times"),
+            &*format!("other.test:{port}: no entry has this name and port, 5 times"),
         ),
-        (format!("-k https://app.test:{}/", port ^ 1), "never dialled: 1"),
+        (
+            format!("-k https://app.test:{}/", port ^ 1),
+            &*format!("app.test:{0}: no entry has port {0}, ", port ^ 1),
+        ),
     ] {
         let script = format!(
             "for try in 1 2 3 4 5; do curl -sS -w 'took %{{time_total}} s\n' {words}; done"
@@ -228,4 +231,107 @@ fn an_entry_with_a_dot_is_the_name_and_all_below_it() {
             .run(&["curl", "-sS", "--cacert", "ca.pem", &url]);
         assert_eq!(said.status.code(), Some(status), "{url}: {}", said.text);
     }
+}
+
+#[test]
+fn places_at_ports_that_no_entry_has_are_in_the_report() {
+    if !is_possible() || !need("python3") {
+        return;
+    }
+    let folder = Folder::new();
+    let script = "python3 -c 'import socket\nfor at in (\"app.test\", 22), (\"10.0.0.7\", 8080), \
+        (\"app.test\", 25), (\"2001:db8::1\", 22), (\"127.0.0.1\", 9):\n try:\n  \
+        socket.create_connection(at)\n except ConnectionRefusedError: print(\"refused\")'";
+    let sandbox = Sandbox::new(&folder, &HOSTS, "app.test:443").option("--report", "report.json");
+    let ran = sandbox.script(script);
+    // Each at once, by every address that it has.
+    assert_eq!(ran.text.matches("refused\n").count(), 5, "{}", ran.text);
+    assert!(ran.text.contains("refused: app.test:22: no entry has port 22, "), "{}", ran.text);
+    let report = report(folder.path());
+    let refused = report["refused"].as_array().unwrap();
+    let places: Vec<_> = refused.iter().map(|it| (it["name"].as_str(), &it["port"])).collect();
+    for (name, port) in
+        [("10.0.0.7", 8080), ("2001:db8::1", 22), ("app.test", 22), ("app.test", 25)]
+    {
+        assert!(places.contains(&(Some(name), &port.into())), "{name}: {report}");
+    }
+    assert_eq!((places.len(), &report["undialled"]), (4, &serde_json::json!([])), "{report}");
+    let of_name = refused.iter().find(|it| it["port"] == 25).unwrap();
+    assert_eq!(of_name["program"], "python3", "{report}");
+    assert!(of_name["time"].as_str().is_some_and(|time| time.ends_with('Z')), "{report}");
+}
+
+#[test]
+fn a_command_that_scans_fills_no_memory_and_the_rest_is_counted() {
+    if !is_possible() || !need("python3") {
+        return;
+    }
+    let folder = Folder::new();
+    let script = "import socket\nfor port in range(1, 1101):\n s = socket.socket()\n \
+        s.connect_ex((\"192.0.2.1\", port))\n s.close()";
+    let sandbox = Sandbox::new(&folder, &HOSTS, "app.test:443").option("--report", "report.json");
+    let ran = sandbox.run(&["python3", "-c", script]);
+    let report = report(folder.path());
+    let told = report["refused"].as_array().unwrap().len();
+    let left_out = report["left_out"].as_u64().unwrap();
+    assert!(told <= 1024 && left_out > 0, "{told}, {left_out}: {}", ran.text);
+    // At one of them it listens. Those that come faster than they are read are counted as well.
+    assert_eq!(told as u64 + left_out, 1099, "{}", ran.text);
+    assert!(ran.text.contains("more: --report FILE has all"), "{}", ran.text);
+}
+
+#[test]
+fn a_rule_for_a_name_that_no_entry_has_is_a_mistake() {
+    if !is_possible() {
+        return;
+    }
+    let folder = Folder::new();
+    let rule = "[[sandbox.p.rule]]\naction = \"terminate\"\ncertificate = \"mint\"\n";
+    let eyelet = |words: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_eyelet"));
+        output(command.args(words).current_dir(folder.path()))
+    };
+    for (allow, sni, expected) in [
+        (
+            "app.test:29443",
+            "sni = \"wm.test\"\nmethod = \"GET\"\n",
+            "no entry of the list has wm.test",
+        ),
+        (".app.test", "sni = \"*.app.test\"\n", "write `sni = [\"app.test\", \"*.app.test\"]`"),
+        (".app.test", "sni = [\"app.test\", \"*.app.test\"]\n", ""),
+    ] {
+        folder.write("p.toml", format!("[sandbox.p]\nallow = \"{allow}\"\n{rule}{sni}"));
+        let sandbox = Sandbox::without_list(&folder, &HOSTS).option("--config", "p.toml");
+        let ran = sandbox.option("--profile", "p").script("echo it runs");
+        let checked = eyelet(&["check", "p.toml"]);
+        let explained = eyelet(&["explain", "p.toml", "--profile", "p", "--sni", "app.test"]);
+        let codes = [&ran, &checked, &explained].map(|said| said.status.code());
+        if expected.is_empty() {
+            assert_eq!(codes, [Some(0); 3], "{}{}", checked.text, explained.text);
+            assert_eq!(checked.text, "p.toml: [sandbox.p]: ok, 1 entry, 1 rule\n");
+            continue;
+        }
+        assert_eq!(codes, [Some(125), Some(2), Some(2)], "{}", ran.text);
+        assert!(!ran.text.contains("it runs\n"), "{}", ran.text);
+        for said in [ran, checked, explained] {
+            assert!(said.text.contains(expected), "{expected}: {}", said.text);
+        }
+    }
+    // What has no line in the file is told with its profile, and a list with its line.
+    let checked = eyelet(&["check", "p.toml"]);
+    assert!(checked.status.success(), "{}", checked.text);
+    folder.write("p.toml", "[sandbox.p]\nallow_file = \"list.txt\"\n");
+    folder.write("list.txt", "*.app.test\n");
+    let checked = eyelet(&["check", "p.toml"]);
+    let noted = "warning: [sandbox.p]: list.txt:1: `*.app.test` allows app.test, too";
+    assert!(checked.status.success() && checked.text.contains(noted), "{}", checked.text);
+    folder.write("q.toml", "[sandbox.q]\nalow = \"app.test\"\n[sandbox.r]\n");
+    let checked = eyelet(&["check", "q.toml"]);
+    assert_eq!(checked.status.code(), Some(2), "{}", checked.text);
+    assert!(checked.text.starts_with("q.toml:2:1: error: unknown key `alow`"), "{}", checked.text);
+    assert!(checked.text.contains("\n 2 | alow = ") && !checked.text.contains("[sandbox.q]: "));
+    folder.write("list.txt", "app.test/path\n");
+    let checked = eyelet(&["check", "p.toml"]);
+    assert_eq!(checked.status.code(), Some(2), "{}", checked.text);
+    assert!(checked.text.starts_with("list.txt:1: error: paths cannot"), "{}", checked.text);
 }

@@ -196,8 +196,27 @@ fn nothing_inside_has_the_secret() {
         let refusal = format!("secret: {GITHUB} may not stand {why}");
         assert!(said.contains(&refusal), "{refusal}: {said}");
     }
+    // Each name has a rule that reads it.
+    assert!(!said.contains("placeholders pass"), "{said}");
     let report = report(given.pki.folder.path()).to_string();
     assert!(report.contains("may not stand in a URL") && !report.contains("ghp_"), "{report}");
+}
+
+#[test]
+fn names_that_no_rule_reads_are_told_once() {
+    if !is_possible() {
+        return;
+    }
+    let given = Given::new("file = \"token\"\n");
+    let file = given.pki.folder.path().join("profiles.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    given
+        .pki
+        .folder
+        .write("profiles.toml", text.replace("ca.pem\"", "ca.pem\"\nsni = \"app.test\""));
+    let said = given.says("echo started");
+    let note = "no rule reads what goes to other.test: placeholders pass as they are";
+    assert_eq!((said.matches(note).count(), said.contains("started")), (1, true), "{said}");
 }
 
 #[test]

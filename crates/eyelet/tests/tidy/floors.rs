@@ -311,6 +311,7 @@ pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
             "eyelet-secrets", // their placeholders
             "eyelet-sys",
             "hickory-proto",
+            "humantime",
             "ipnet",
             "netlink-packet-core",
             "netlink-packet-route",

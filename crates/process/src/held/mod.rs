@@ -19,6 +19,8 @@ use serde_json::{Value, json};
 
 pub mod webhook;
 
+/// The list where nothing waits.
+pub const NOTHING_HELD: &str = "nothing is held\n";
 /// Questions that a document or the terminal shows at most, the oldest first.
 const LISTED_MAX: usize = 100;
 /// For so long a verdict "always" also holds for those who come before the list is read again.
@@ -138,7 +140,7 @@ fn append(file: &Path, name: &str) -> io::Result<()> {
 pub fn listed(holds: &Holds) -> String {
     let (open, mut text) = (holds.open(), String::new());
     if open.is_empty() {
-        return String::from("nothing is held\n");
+        return String::from(NOTHING_HELD);
     }
     let now_unix_ms = now_unix_ms();
     // Writing into a string cannot fail.

@@ -9,7 +9,9 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::serving::{ANY_REQUEST, HTTP, HTTPS, NO_RULE, UNLISTED};
-use crate::names::ResolvedNames;
+use crate::list::AllowList;
+use crate::names::{Repeated, ResolvedNames};
+use crate::refusals::NO_ENTRY;
 
 /// Places and reasons that are told apart. A command that dials more has made them up.
 const PLACES_MAX: usize = 16_384;
@@ -49,13 +51,6 @@ struct RecordedRefusal {
     request: Option<RecordedRequest>,
     rule: Option<String>,
     reason: String,
-}
-
-/// The number of times that something was refused, and the first one's time as the log has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Repeated {
-    count: u64,
-    first: String,
 }
 
 /// Refusals, each with how often it came.
@@ -219,9 +214,10 @@ impl RunRecord {
             None => (None, None),
         };
         let held = line.get("held").filter(|held| !held.is_null());
+        let reason = text("reason").map(|reason| shown_reason(reason, &place.name));
         let mut event = json!({
             "event": "connection", "name": place.name, "port": place.port, "outcome": outcome,
-            "reason": text("reason"), "bytes_sent": number("bytes_to_upstream"),
+            "reason": reason, "bytes_sent": number("bytes_to_upstream"),
             "bytes_received": number("bytes_to_client"), "method": method, "path": path,
             "rule": shown_rule(rule), "time": text("time"), "held": held,
         });
@@ -240,7 +236,7 @@ impl RunRecord {
         }
         if is_refused {
             let rule = shown_rule(rule).map(str::to_owned);
-            let reason = text("reason").unwrap_or("unknown").to_owned();
+            let reason = reason.unwrap_or_else(|| "unknown".to_owned());
             let refusal = RecordedRefusal { place, request, rule, reason };
             self.more += u64::from(!add(&mut self.refused, refusal, text("time")));
             return Some(event);
@@ -299,6 +295,12 @@ impl RunRecord {
     /// Separates names that were only looked up from dialled ones, gives stand-ins their names, and
     /// adds the programs that asked.
     pub fn resolve(&mut self, names: &mut ResolvedNames) {
+        for (to, times) in std::mem::take(&mut names.dialled) {
+            let place = Place { name: to.ip().to_string(), port: to.port(), is_tcp: false };
+            let reason = format!("{NO_ENTRY} {}", to.port());
+            self.refused
+                .insert(RecordedRefusal { place, request: None, rule: None, reason }, times);
+        }
         for dialled in &self.dialled {
             match dialled.parse() {
                 Ok(ip) => drop(names.stand_ins.dialled(ip)),
@@ -322,16 +324,23 @@ impl RunRecord {
         self.programs.get(name)?.as_deref()
     }
 
-    /// The places that were reached, as a list for `--allow`.
-    pub fn list(&self) -> String {
+    /// The places that were reached, and the names whose ports no entry has, as a list for
+    /// `--allow`. Those that `known` allows are left out.
+    pub fn list(&self, known: &AllowList) -> String {
         let mut entries = BTreeMap::<String, (Traffic, Option<&str>)>::new();
-        for (place, traffic) in &self.reached {
+        let is_new =
+            |(place, _): &(&Place, &Traffic)| !known.allows(&place.name, place.port, place.is_tcp);
+        for (place, traffic) in self.reached.iter().filter(is_new) {
             // Clients say no name for an address.
             let entry = match (place.is_tcp || place.is_address(), place.port) {
                 (true, _) => format!("tcp {place}"),
                 (false, 0 | HTTP | HTTPS) => place.name.clone(),
                 (false, _) => place.to_string(),
             };
+            // Who has said no name was not let out by one.
+            if AllowList::read(&entry).is_err() {
+                continue;
+            }
             let (sum, by) = entries.entry(entry).or_default();
             *by = self.program(&place.name);
             sum.connections += traffic.connections;
@@ -345,6 +354,16 @@ impl RunRecord {
                 list,
                 "{entry:<40} # connections: {connections}, bytes received: {bytes_received}{by}"
             );
+        }
+        let dialled = self.refused.iter().filter(|(refusal, _)| {
+            let RecordedRefusal { place: Place { name, .. }, reason, .. } = refusal;
+            reason.starts_with(NO_ENTRY) && name.parse::<IpAddr>().is_err()
+        });
+        for (RecordedRefusal { place, .. }, Repeated { count, .. }) in dialled {
+            let by = self.program(&place.name).map_or(String::new(), |by| format!(", by {by}"));
+            let (entry, other) =
+                (place.to_string(), format!("`tcp {place}` if it is no TLS or HTTP"));
+            let _ = writeln!(list, "{entry:<40} # refused: {count}, {other}{by}");
         }
         list
     }
@@ -445,20 +464,28 @@ impl RunRecord {
     }
 }
 
-impl Repeated {
-    /// Adds others. The earlier time stays: lines come as connections end. Times order as texts do.
-    fn join(&mut self, other: &Self) {
-        self.count += other.count;
-        if other.first < self.first {
-            self.first.clone_from(&other.first);
-        }
-    }
-}
-
 /// The name that the profile gives a rule, if the rule is one of its own.
 fn shown_rule(rule: &str) -> Option<&str> {
     let own = rule.split_once(": ").map_or(rule, |(_, own)| own);
     (!own.is_empty()).then_some(own)
+}
+
+/// The reason of an access line, without keys that are of an edge's configuration alone.
+fn shown_reason(reason: &str, name: &str) -> String {
+    if let Some(head) = reason.strip_suffix(", which upstream_allow does not list") {
+        let ip = head.rsplit(' ').next().unwrap_or_default();
+        return format!("{head}, a private address: `--allow-private {ip}` allows it");
+    }
+    if let Some(host) = reason.strip_suffix(" does not lead to this rule") {
+        return format!("the request is for another name ({host}) than its connection ({name})");
+    }
+    match reason {
+        "the rule has no plain_http" => {
+            "a rule reads this name's requests, so HTTP without TLS is refused".to_owned()
+        }
+        "no rule with plain_http for this name" => "no entry has this name and port".to_owned(),
+        other => other.to_owned(),
+    }
 }
 
 /// True if one more may be told apart from so many.
@@ -530,7 +557,7 @@ mod tests {
         names.programs.insert("db.example".into(), None);
         record.resolve(&mut names);
         assert_eq!(names.stand_ins.undialled().collect::<Vec<_>>(), ["c.example"]);
-        let list = record.list();
+        let list = record.list(&AllowList::default());
         let entries = list.lines().filter_map(|line| line.split(" #").next());
         let entries: Vec<&str> = entries.map(str::trim).collect();
         assert_eq!(entries, ["a.example", "tcp db.example:5432"]);
@@ -550,6 +577,44 @@ mod tests {
         assert_eq!(json["names"][0]["bytes_received"], 2);
         assert_eq!(json["names"][0]["program"], "curl");
         assert_eq!(json["refused"][1]["name"], "db.example");
+    }
+
+    #[test]
+    fn reasons_name_options_of_a_sandbox() {
+        for (reason, expected) in [
+            (
+                "a.example resolves to 127.0.0.1, which upstream_allow does not list",
+                "a.example resolves to 127.0.0.1, a private address: `--allow-private 127.0.0.1` \
+                 allows it",
+            ),
+            (
+                "b.example does not lead to this rule",
+                "the request is for another name (b.example) than its connection (a.example)",
+            ),
+            ("no TLS", "no TLS"),
+        ] {
+            assert_eq!(shown_reason(reason, "a.example"), expected);
+        }
+    }
+
+    /// A client that dials an address says no name, and an entry is a name.
+    #[test]
+    fn a_learnt_list_has_what_is_new_and_an_entry() {
+        let line = |to: &str, sni: Option<&str>| {
+            let outcome =
+                json!({"event": "end", "outcome": "spliced", "sni": sni, "destination": to});
+            format!("{outcome}\n")
+        };
+        let lines = [
+            line("192.0.2.1:443", None),
+            line("[2001:db8::1]:8443", None),
+            line("192.0.2.1:443", Some("a.example")),
+            line("192.0.2.1:443", Some("b.example")),
+        ];
+        let record = RunRecord::read(lines.concat().as_bytes(), |_| ()).expect("lines");
+        let list = record.list(&AllowList::read(".b.example").expect("a list"));
+        let entries: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(entries, ["a.example"]);
     }
 
     #[test]

@@ -9,7 +9,6 @@ use std::time::SystemTime;
 use eyelet_config::{
     Config, Depth, Diagnostic, RunAuthority, SandboxAction, SandboxProfile, SandboxRule,
 };
-use eyelet_secrets::SecretTerms;
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -53,12 +52,12 @@ pub enum MintedNames {
 }
 
 /// A rule of the configuration.
-struct RulePart<'a> {
-    name: String,
+pub(super) struct RulePart<'a> {
+    pub(super) name: String,
     /// `None`: any.
-    names: Option<Vec<String>>,
+    pub(super) names: Option<Vec<String>>,
     /// `None`: it refuses. No rule on requests reads HTTP without TLS.
-    action: Option<&'a SandboxAction>,
+    pub(super) action: Option<&'a SandboxAction>,
     /// The matchers on requests, methods and paths. Empty: any.
     requests: [&'a [String]; 2],
 }
@@ -94,7 +93,7 @@ impl<'s> RunServing<'s> {
     }
 
     /// The ports of the list, or the usual ones.
-    fn ports(&self) -> BTreeSet<u16> {
+    pub(super) fn ports(&self) -> BTreeSet<u16> {
         let mut ports = self.list.ports();
         // What may reach nothing is refused with a reason at the usual ports.
         if self.lets_all_pass || self.asks || ports.is_empty() {
@@ -309,7 +308,7 @@ impl<'s> RunServing<'s> {
 
     /// The rules at a port: first those of the profile, for what they share with the list. Names of
     /// rules on requests pass by those only, and not at all without TLS.
-    fn parts<'a>(&'a self, port: u16) -> Vec<RulePart<'a>> {
+    pub(super) fn parts<'a>(&'a self, port: u16) -> Vec<RulePart<'a>> {
         let listed: Vec<String> = self.list.names_at(port).flat_map(patterns).collect();
         let (mut parts, mut taken) = (Vec::new(), TakenNames::default());
         let mut add = |name: String, names: Option<Vec<String>>, of: Option<&'a SandboxRule>| {
@@ -355,7 +354,7 @@ impl<'s> RunServing<'s> {
                 }
             }
         }
-        add(format!("allowed at {port}"), Some(listed), None);
+        add(rest_at(port), Some(listed), None);
         if self.lets_all_pass {
             add(format!("{UNLISTED} at {port}"), None, None);
         }
@@ -379,35 +378,6 @@ impl<'s> RunServing<'s> {
         }
     }
 
-    /// Checks that a rule mints for the names of a secret: it takes the place of its placeholder in
-    /// requests that Eyelet can read. Returns the names for which none does.
-    ///
-    /// # Errors
-    /// No rule does for any of them.
-    pub fn check_secret(&self, terms: &SecretTerms) -> Result<Vec<String>, String> {
-        let parts: Vec<RulePart<'_>> =
-            self.ports().into_iter().flat_map(|port| self.parts(port)).collect();
-        let is_minted = |name: &String| {
-            let minted =
-                |part: &&RulePart<'_>| matches!(part.action, Some(SandboxAction::Mint { .. }));
-            parts.iter().filter(minted).any(|part| {
-                let shares = |own: &String| both(own, name).is_some();
-                part.names.as_ref().is_none_or(|own| own.iter().any(shares))
-            })
-        };
-        let names: Vec<String> = terms.names.iter().map(ToString::to_string).collect();
-        let others: Vec<String> = names.iter().filter(|name| !is_minted(name)).cloned().collect();
-        match others.len() == names.len() {
-            true => Err(format!(
-                "{}: no rule with `certificate = \"mint\"` has {} of the list, so it would not be \
-                 used",
-                terms.placeholder,
-                names.join(", ")
-            )),
-            false => Ok(others),
-        }
-    }
-
     fn private(&self) -> String {
         let nets: Vec<String> = self.private.iter().map(|net| format!("\"{net}\"")).collect();
         if nets.is_empty() { format!("\"{NOBODY}\"") } else { nets.join(", ") }
@@ -426,6 +396,11 @@ fn write_matchers(text: &mut String, name: &str, part: &RulePart<'_>) {
     }
 }
 
+/// The name of the rule of what no rule of the profile has.
+pub(super) fn rest_at(port: u16) -> String {
+    format!("allowed at {port}")
+}
+
 /// The addresses that stand for a host inside: its own, or its stand-ins.
 fn inside(host: &str, stand_ins: &mut StandIns) -> Vec<IpAddr> {
     let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
@@ -438,7 +413,7 @@ fn inside(host: &str, stand_ins: &mut StandIns) -> Vec<IpAddr> {
 }
 
 /// The names of an entry as a rule writes them.
-fn patterns(name: &str) -> Vec<String> {
+pub(super) fn patterns(name: &str) -> Vec<String> {
     match name.strip_prefix('.') {
         Some(parent) => vec![parent.to_owned(), format!("*.{parent}")],
         None => vec![name.to_owned()],
@@ -446,7 +421,7 @@ fn patterns(name: &str) -> Vec<String> {
 }
 
 /// The pattern of the names that both patterns have.
-fn both(one: &str, other: &str) -> Option<String> {
+pub(super) fn both(one: &str, other: &str) -> Option<String> {
     let narrower = if covers(one, other) { Some(other) } else { covers(other, one).then_some(one) };
     narrower.map(str::to_owned)
 }
@@ -513,28 +488,6 @@ mod tests {
             format!("{}:{how} {names}", part.name)
         });
         parts.collect()
-    }
-
-    #[test]
-    fn a_secret_needs_a_rule_that_mints_for_its_names() {
-        let list = AllowList::read(".a.example\nb.example").unwrap();
-        let mint = SandboxAction::Mint { upstream_ca: None };
-        let rules = [rule("opened", &["*.a.example"], mint)];
-        let (lets_all_pass, private, log) = (false, &[][..], Path::new("/dev/null"));
-        let serving =
-            RunServing { list: &list, rules: &rules, lets_all_pass, asks: false, private, log };
-        let check = |names: &[&str]| {
-            let names = names.iter().map(|name| name.parse().unwrap()).collect();
-            let placeholder = "EYELET_SECRET_GITHUB".parse().unwrap();
-            let (methods, headers) = (Vec::new(), Vec::new());
-            serving.check_secret(&SecretTerms { placeholder, names, methods, headers })
-        };
-        assert_eq!(check(&["api.a.example"]), Ok(Vec::new()));
-        assert_eq!(check(&["*.a.example", "b.example"]), Ok(vec!["b.example".to_owned()]));
-        for name in ["b.example", "a.example", "elsewhere.example"] {
-            let fault = check(&[name]).unwrap_err();
-            assert!(fault.contains(name) && fault.contains("EYELET_SECRET_GITHUB"), "{fault}");
-        }
     }
 
     #[test]

@@ -4,4 +4,5 @@
 pub mod calls;
 pub mod mount;
 pub mod namespace;
+pub mod refused;
 pub mod signals;

@@ -44,7 +44,11 @@ pub(super) fn ask(
     }
     let port = to.port();
     if !is_listening {
-        writeln!(out, "port:    the kernel refuses {port}: no entry of the list has it")?;
+        writeln!(
+            out,
+            "port:    the kernel refuses {port}: no entry of the list has it; --connect HOST:PORT \
+             or --destination IP:PORT asks for another port"
+        )?;
         return Ok(Ok(ProfileQuestion::Answered));
     }
     if args.transport == Transport::Quic && !has_quic {
@@ -81,8 +85,9 @@ fn read(args: &ExplainArgs, name: &str) -> Result<(Config, Dialled), String> {
     let lines =
         |mistakes: Vec<_>| mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     let profile = sandbox_profile(&args.file, name).map_err(lines)?;
-    let list = read_lists(&profile)?;
+    let (list, _) = read_lists(&profile)?;
     let serving = RunServing::new(&profile, &list, profile.dry_run, Path::new("/dev/null"));
+    serving.check(&profile.secrets)?;
     let ports = serving.checked_ports()?;
     let each = |port: &u16| INSIDE.map(|ip| SocketAddr::new(ip, *port));
     let addresses: Vec<SocketAddr> = ports.iter().flat_map(each).collect();

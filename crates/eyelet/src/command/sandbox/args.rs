@@ -14,10 +14,9 @@ pub struct SandboxArgs {
     /// HTTP at port 80), .a.example (also the names below it), a.example:8443, and
     /// `tcp a.example:5432` for other protocols; may be given several times
     #[arg(long, value_name = "FILE")]
-    #[arg(required_unless_present_any = ["ask", "learn", "profile", "inside"])]
     pub(super) allow: Vec<PathBuf>,
     /// Let the command reach every public name by TLS and HTTP, and write those that it has reached
-    /// to this list
+    /// to this list; what stands in it stays, and is allowed
     #[arg(long, value_name = "FILE")]
     pub(super) learn: Option<PathBuf>,
     /// Let connections by TLS to a name that is not on the list wait until somebody decides, by
@@ -25,10 +24,10 @@ pub struct SandboxArgs {
     #[arg(long)]
     pub(super) ask: bool,
     /// A configuration with profiles, each a table [sandbox.NAME]
-    #[arg(long, value_name = "FILE", requires = "profile")]
+    #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// The profile of --config to use, together with the other options
-    #[arg(long, value_name = "NAME", requires = "config")]
+    #[arg(long, value_name = "NAME")]
     pub(super) profile: Option<String>,
     /// Refuse no name and no request, and say at the end what would have been refused
     #[arg(long)]
@@ -56,6 +55,11 @@ pub struct SandboxArgs {
 }
 
 impl SandboxArgs {
+    /// True if a program reads what is said.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// The descriptor of the process inside, if this is that.
     pub(crate) fn inside(&self) -> Option<u32> {
         self.inside

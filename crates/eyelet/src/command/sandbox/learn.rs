@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use eyelet_sandbox::{LeftOutLines, RunRecord};
+use eyelet_sandbox::{AllowList, LeftOutLines, RunRecord};
 
 /// Arguments of `eyelet learn`.
 #[derive(Clone, Debug, clap::Args)]
@@ -38,7 +38,7 @@ fn print(args: &LearnArgs, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
         let left_out = record.learn(lines).map_err(failed)?;
         print_left_out(log, left_out);
     }
-    Ok(out.write_all(record.list().as_bytes())?)
+    Ok(out.write_all(record.list(&AllowList::default()).as_bytes())?)
 }
 
 /// Says on standard error which lines of a log are not in the list.

@@ -17,12 +17,13 @@ use std::thread;
 use std::time::Instant;
 use std::{env, fs};
 
-use eyelet_config::{Config, SandboxProfile, SecretSettings, SecretSource};
+use eyelet_config::{Config, SandboxProfile, SecretSettings, SecretSource, sandbox_names};
 use eyelet_edge::snapshot::listen;
 use eyelet_hold::Holds;
 use eyelet_sandbox::{
-    AllowList, ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, ResolvedNames,
-    RunEnd, RunOutputs, RunRecord, RunServing, RunTrust, SandboxError, read_lists, serve_names,
+    AllowList, ConfineStep, Confined, ConfinedPlan, ConfinedSockets, Existing, RefusedDials,
+    ResolvedNames, RunEnd, RunOutputs, RunRecord, RunServing, RunTrust, SandboxError, read_lists,
+    serve_names,
 };
 use eyelet_sys::child::Signal;
 use eyelet_sys::file::OwnFolder;
@@ -32,7 +33,10 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use self::output::Screen;
-use eyelet_process::control::{Control, ControlCommand, ControlRequest, answer_held, own_folder};
+use eyelet_process::control::{
+    Control, ControlCommand, ControlRequest, NOTHING_HELD, answer_held, has_said_nothing,
+    own_folder,
+};
 use eyelet_process::diagnostics::Diagnostics;
 use eyelet_process::reload::ReloadOutcome;
 use eyelet_process::serve::{self, Running};
@@ -40,6 +44,7 @@ use eyelet_process::signals::Signals;
 
 pub use self::args::SandboxArgs;
 pub use self::learn::{LearnArgs, learn};
+pub use self::output::JsonLines;
 
 /// The exit status where the command was not started, as other programs that start one have it.
 const NOT_STARTED: u8 = 125;
@@ -48,6 +53,9 @@ const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 /// A shell adds this to the number of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
+/// The answer to a verdict "always".
+const UNCHANGED: &str = "no verdict: a sandbox does not change its list: allow the name `--for` a \
+    time, and add it to the list for the next run";
 /// Variables that lead a command to sockets of the user's session, or to a proxy that is not there.
 const REMOVED: [&str; 14] = [
     "ALL_PROXY",
@@ -84,6 +92,10 @@ pub fn run(args: &SandboxArgs, diagnostics: &Diagnostics) -> ExitCode {
     }
 }
 
+/// Says what is missing where the options allow nothing.
+const NO_LIST: &str = "say what it may reach: `--allow FILE`, `--learn FILE`, `--ask`, or \
+    `--config FILE` with `--profile NAME`";
+
 /// Reads the profile, and adds what the options allow.
 fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
     let mut profile = match (&args.config, &args.profile) {
@@ -92,30 +104,27 @@ fn profile(args: &SandboxArgs) -> Result<SandboxProfile, String> {
                 found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
             })?
         }
-        _ => SandboxProfile::default(),
+        (Some(file), None) => {
+            let names = sandbox_names(file).names.join(", ");
+            return Err(format!(
+                "--config needs --profile NAME, of those in {}: {names}",
+                file.display()
+            ));
+        }
+        (None, Some(_)) => return Err("--profile needs --config FILE, which has it".into()),
+        (None, None) if args.allow.is_empty() && args.learn.is_none() && !args.ask => {
+            return Err(NO_LIST.into());
+        }
+        (None, None) => SandboxProfile::default(),
     };
     profile.allow_files.extend_from_slice(&args.allow);
+    // What was learnt before is allowed by its entry, also at other ports than the usual ones.
+    let learnt = args.learn.iter().filter(|file| file.is_file());
+    profile.allow_files.extend(learnt.cloned());
     profile.allow_private.extend_from_slice(&args.allow_private);
     profile.dry_run |= args.dry_run;
     profile.ask |= args.ask;
     Ok(profile)
-}
-
-/// Says which names of secrets no rule mints for.
-///
-/// # Errors
-/// A secret has no other names.
-fn check_secrets(
-    serving: &RunServing<'_>,
-    profile: &SandboxProfile,
-    screen: &Screen<'_>,
-) -> Result<(), String> {
-    for SecretSettings { terms, .. } in &profile.secrets {
-        for name in serving.check_secret(terms)? {
-            screen.say(&format!("{}: no rule mints for {name}", terms.placeholder));
-        }
-    }
-    Ok(())
 }
 
 /// The placeholders of a profile, as variables that are called as their values are.
@@ -142,7 +151,8 @@ fn read_once(mut secrets: Vec<SecretSettings>) -> Vec<SecretSettings> {
 /// Confines the command, serves it, and says at the end what it did.
 fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> {
     let profile = profile(args)?;
-    let list = read_lists(&profile)?;
+    let (list, notes) = read_lists(&profile)?;
+    notes.iter().for_each(|note| screen.say(note));
     let lets_all_pass = args.learn.is_some() || profile.dry_run;
     let (lines, log) = io::pipe()?;
     let log_path = PathBuf::from(format!("/proc/self/fd/{}", log.as_raw_fd()));
@@ -154,15 +164,11 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     } else if list.is_empty() && !lets_all_pass {
         screen.say("the list is empty: everything is refused");
     }
-    check_secrets(&serving, &profile, screen)?;
+    serving.check(&profile.secrets)?.iter().for_each(|note| screen.say(note));
     let mut trust = RunTrust::new(&serving.minted(), system_roots(), |name| env::var_os(name))?;
     trust.notes.iter().for_each(|note| screen.say(note));
     if args.print_env {
-        if trust.authority.is_none() {
-            screen.say("no rule mints certificates for a name that may be reached: no variables");
-        }
-        io::stdout().write_all(&trust.lines())?;
-        return Ok(0);
+        return print_variables(&trust, screen).map_err(Into::into);
     }
     trust.variables.extend(placeholders(&profile));
     // They are opened before the command could put something in their place.
@@ -177,12 +183,13 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
         removed: REMOVED.iter().map(Into::into).collect(),
     };
     let (confined, sockets) = Confined::start(inside(), &plan)?;
-    let ConfinedSockets { tcp, dns, quic, diag } = sockets;
+    let ConfinedSockets { tcp, dns, quic, refused, diag } = sockets;
     let mut names = ResolvedNames::default();
     let (addresses, mut sockets): (Vec<SocketAddr>, Vec<_>) = tcp.into_iter().unzip();
     sockets.extend(quic);
     let mut config = serving.config(&addresses, &mut names.stand_ins, trust.authority)?;
-    (config.dns, config.secrets) = (profile.dns, read_once(profile.secrets));
+    (config.dns, config.hold) = (profile.dns, profile.hold);
+    config.secrets = read_once(profile.secrets);
     let existing = existing(&list, lets_all_pass || asks);
     let names = Arc::new(Mutex::new(names));
     // A search for who asks takes time, and nothing else tells of it.
@@ -190,21 +197,34 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     let diag = diag.filter(|_| tells);
     serve_names(dns, existing, names.clone(), confined.programs(diag))?;
     let tell = if screen.is_json { output::event } else { |_: &Value| () };
+    let refused = RefusedDials::follow(refused, names.clone(), tell)?;
     let record = thread::Builder::new()
         .name("sandbox-record".into())
         .spawn(move || RunRecord::read(BufReader::new(lines), tell))?;
-    let run = Run { config, sockets, log, confined, asks };
+    let label = label(args);
+    let run = Run { config, sockets, log, confined, asks, label };
     let (status, duration_ms) = run.serve(screen)?;
     let mut record = record.join().map_err(|_| "internal error: the record is lost")??;
+    refused.note();
     let mut names = names.lock();
     record.resolve(&mut names);
     let end = RunEnd { status, duration_ms, is_dry: profile.dry_run };
     screen.end((&record, &names), &end);
     if let Err(error) = outputs.write((&record, &names), &end) {
-        // The command has ended, and its status is what its caller asks for.
-        screen.say(&format!("error: the report or the list cannot be written: {error}"));
+        // Its caller could take another file for it.
+        screen.say(&format!("error: {error}"));
+        return Ok(if status == 0 { NOT_STARTED } else { status });
     }
     Ok(status)
+}
+
+/// Prints the variables by which programs trust the run's authority.
+fn print_variables(trust: &RunTrust, screen: &Screen<'_>) -> io::Result<u8> {
+    if trust.authority.is_none() {
+        screen.say("no rule mints certificates for a name that may be reached: no variables");
+    }
+    io::stdout().write_all(&trust.lines())?;
+    Ok(0)
 }
 
 /// The names that exist for the command.
@@ -244,6 +264,14 @@ struct Run {
     confined: Confined,
     /// True if people are asked: `eyelet held` finds this process then.
     asks: bool,
+    /// Its name in what `eyelet held` lists.
+    label: String,
+}
+
+/// The name of the profile, or of the program.
+fn label(args: &SandboxArgs) -> String {
+    let program = || args.command.first().map(|it| it.to_string_lossy().into_owned());
+    args.profile.clone().or_else(program).unwrap_or_default()
 }
 
 impl Run {
@@ -263,7 +291,10 @@ impl Run {
             let began = Instant::now();
             self.confined.go()?;
             screen.begun();
-            let held = Held { control, holds: running.holds() };
+            let held = Held { control, holds: running.holds(), label: self.label };
+            if screen.is_json {
+                output::tell_questions(&held.holds)?;
+            }
             let status = until_over(self.confined, &mut signals, held).await;
             let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
             drain(running, &mut signals).await;
@@ -276,6 +307,7 @@ impl Run {
 struct Held {
     control: Option<Control>,
     holds: Arc<Holds>,
+    label: String,
 }
 
 impl Held {
@@ -290,7 +322,25 @@ impl Held {
 
     async fn answer(&self, request: ControlRequest) {
         let outcome = match &request.command {
-            ControlCommand::Held(command) => answer_held(&self.holds, command.as_ref()),
+            ControlCommand::Held(None) => {
+                let mut outcome = answer_held(&self.holds, None);
+                if outcome.text != NOTHING_HELD {
+                    let of = format!(", sandbox \"{}\"\n", self.label.escape_default());
+                    outcome.text = outcome.text.replace('\n', &of);
+                }
+                outcome
+            }
+            ControlCommand::Held(Some(command)) => match answer_held(&self.holds, Some(command)) {
+                // It waits, and there is no list to which its name could be written.
+                outcome
+                    if outcome.code != 0
+                        && command.is_always()
+                        && !has_said_nothing(&outcome.text) =>
+                {
+                    ReloadOutcome::failed(UNCHANGED)
+                }
+                outcome => outcome,
+            },
             _ => ReloadOutcome::failed("a sandbox has nothing but what is held"),
         };
         request.answer(&outcome).await;

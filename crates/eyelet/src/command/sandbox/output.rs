@@ -1,7 +1,11 @@
 //! Writes the messages of a sandbox to standard error.
 
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
+use eyelet_hold::{HoldKey, HoldQuestion, Holds};
 use eyelet_sandbox::{ResolvedNames, RunEnd, RunRecord};
 use serde_json::{Value, json};
 
@@ -46,6 +50,48 @@ impl Screen<'_> {
             return event(&ended);
         }
         record.summary(names, end.is_dry).iter().for_each(|line| self.say(line));
+    }
+}
+
+/// The end of a line that says what waits: there is an event for it.
+const WAITS: &str = "`eyelet held` decides";
+/// Questions that wait for a slow reader.
+const QUESTIONS_MAX: usize = 64;
+
+/// Has an event tell of each question that waits for somebody.
+pub(super) fn tell_questions(holds: &Holds) -> io::Result<()> {
+    let (sender, questions) = sync_channel::<Arc<HoldQuestion>>(QUESTIONS_MAX);
+    thread::Builder::new().name("sandbox-asked".into()).spawn(move || {
+        for question in questions {
+            let HoldKey { rule, name, port, request } = &question.key;
+            let request = request.as_deref();
+            event(&json!({
+                "event": "waiting", "name": name, "port": port, "rule": rule,
+                "method": request.map(|request| &request.method),
+                "path": request.map(|request| &request.path),
+            }));
+        }
+    })?;
+    // A question that finds no room is in `eyelet held` all the same.
+    holds.tell(Box::new(move |question| _ = sender.try_send(question)));
+    Ok(())
+}
+
+/// Standard error for lines of the log, each of which becomes an event.
+#[derive(Clone, Copy, Debug)]
+pub struct JsonLines;
+
+impl Write for JsonLines {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(lines);
+        for line in text.lines().filter(|line| !line.ends_with(WAITS)) {
+            event(&json!({ "event": "note", "text": line }));
+        }
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
