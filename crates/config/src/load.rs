@@ -275,7 +275,12 @@ fn check_coverage(
         let (name, place) = (rules.name(index)?, sections.get(index)?);
         Some(format!("\"{name}\" (line {})", place.at.line()))
     };
+    // Without a matcher whose key is unknown a rule is wider than it should be.
+    let is_misread = |rule: &RuleId| sections.get(rule.0 as usize).is_some_and(Section::is_misread);
     for covered in coverage.covered {
+        if is_misread(&covered.rule) || covered.by.iter().any(is_misread) {
+            continue;
+        }
         let Some(section) = sections.get(covered.rule.0 as usize) else { continue };
         let earlier = covered.by.iter().take(COVERING_SHOWN).filter_map(|by| shown(*by));
         let earlier = earlier.collect::<Vec<_>>().join(", ");
@@ -287,7 +292,9 @@ fn check_coverage(
         section.at.error(message);
     }
     for lost in coverage.lost.chunk_by(|a, b| a.rule == b.rule) {
-        let Some(first) = lost.first() else { continue };
+        let Some(first) = lost.iter().find(|lost| !lost.by.iter().any(is_misread)) else {
+            continue;
+        };
         let Some(section) = sections.get(first.rule.0 as usize) else { continue };
         let Some(by) = first.by.first().and_then(|by| shown(*by)) else { continue };
         let more = match lost.len() - 1 {

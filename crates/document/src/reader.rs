@@ -24,6 +24,8 @@ struct Found {
     of_other_files: Vec<Diagnostic>,
     /// The keys that unknown ones were taken for, each with the place of its table.
     meant: Vec<(usize, String)>,
+    /// The places of tables with unknown keys.
+    misread: HashSet<usize>,
     /// Parts of the text are not TOML: something that seems to be missing may be there.
     damaged: bool,
 }
@@ -32,7 +34,8 @@ impl<'a> Report<'a> {
     pub fn new(file: &'a Path, text: &'a str) -> Self {
         let mistakes = Mistakes::new(ERRORS_MAX, WARNINGS_MAX);
         let (of_other_files, meant) = (Vec::new(), Vec::new());
-        let found = Found { mistakes, of_other_files, meant, damaged: false };
+        let misread = HashSet::new();
+        let found = Found { mistakes, of_other_files, meant, misread, damaged: false };
         Self { source: SourceText::new(file, text), found: RefCell::new(found) }
     }
 
@@ -147,6 +150,7 @@ impl<'t> Section<'t> {
                 continue;
             }
             let at = self.place(key);
+            self.at.report.found.borrow_mut().misread.insert(self.at.at);
             if let Some(sentence) = elsewhere::sentence(self.title, name) {
                 at.error(format!("unknown key `{name}`: {sentence}"));
                 continue;
@@ -175,6 +179,11 @@ impl<'t> Section<'t> {
     fn has_mistyped(&self, key: &str) -> bool {
         let found = self.at.report.found.borrow();
         found.meant.iter().any(|(at, meant)| *at == self.at.at && meant == key)
+    }
+
+    /// True if it has an unknown key: then what the table says is not what somebody meant.
+    pub fn is_misread(&self) -> bool {
+        self.at.report.found.borrow().misread.contains(&self.at.at)
     }
 
     /// Reports that something is missing which one of `keys` would say. Does nothing if an unknown

@@ -64,6 +64,23 @@ fn keys_of_other_programs() {
     }
 }
 
+/// A rule whose names are not read takes all names: no mistake of the rules below.
+#[test]
+fn a_rule_with_an_unknown_key_covers_nothing() {
+    let rule = |key: &str, name: &str| {
+        format!("[[rule]]\n{key} = \"{name}\"\naction = \"splice\"\nupstream = \"192.0.2.1:443\"\n")
+    };
+    let said_of = |first: &str, second: &str| {
+        said_below_listener(&(rule(first, "*.b.example") + &rule(second, "a.b.example")))
+    };
+    let known = said_of("sni", "sni");
+    assert!(known.len() == 1 && known[0].contains("can never match"), "{known:?}");
+    for (first, second) in [("host", "sni"), ("sni", "host"), ("sin", "sni"), ("host", "host")] {
+        let found = said_of(first, second);
+        assert!(found.iter().all(|said| said.contains(": unknown key `")), "{found:?}");
+    }
+}
+
 /// A table where people do not write what they know keeps its list of keys, but for those of ACME.
 #[test]
 fn keys_of_acme() {
