@@ -114,7 +114,7 @@ pub struct Member {
     pub is_told: bool,
     /// The addresses that it is dialled from.
     pub sources: SourceAddresses,
-    /// Whose address it is dialled from.
+    /// This host, or the client, whose address it is dialled from.
     pub(crate) source: DialSource,
     /// Its health.
     pub health: Health,

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
 
 use eyelet_hold::{HoldKey, RequestKey};
 use eyelet_memory::slab::Key;
@@ -110,7 +110,10 @@ async fn sweep(worker: Rc<Worker>, query: Query) {
             }
             let (slice, end) = match of_flows {
                 false => look(&worker, &query, begin..end),
-                true => (passing::look(&worker, &query, begin..end), end),
+                true => (
+                    passing::look(&worker, (&query.filter, query.ends.as_deref()), begin..end),
+                    end,
+                ),
             };
             if slice != Slice::default() {
                 room.send(slice);
@@ -136,7 +139,7 @@ fn look(worker: &Rc<Worker>, query: &Query, slots: std::ops::Range<u32>) -> (Sli
         if let Some(ends) = &query.ends {
             let is_asked = |shown: &ConnectionView<'_>| {
                 streams += shown.resting.all();
-                query.filter.takes(shown, now_unix_ms) && takes_one(ends)
+                query.filter.takes(shown, now_unix_ms) && passing::takes_one(ends)
             };
             if show(worker, key, is_asked) == Some(true) {
                 worker.guarded(key, || end(worker, key));
@@ -152,11 +155,6 @@ fn look(worker: &Rc<Worker>, query: &Query, slots: std::ops::Range<u32>) -> (Sli
         }
     }
     (slice, through)
-}
-
-/// Takes the end of one connection from those that are left.
-fn takes_one(ends: &AtomicUsize) -> bool {
-    ends.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
 /// Calls `then` with what a slot shows of its connection. A lingering one shows nothing: it has its
@@ -386,7 +384,7 @@ mod tests {
         let worker = worker();
         let (client, _peer) = eyelet_sys::socket::pair().unwrap();
         let key = worker.table.borrow_mut().insert(client, false);
-        worker.process.open.fetch_add(1, Relaxed);
+        worker.process.open.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let handle = Handle::new(worker.clone(), key);
         worker.enters(key, Phase::Busy);
         let info = worker.info(0, ([127, 0, 0, 1], 5000).into());

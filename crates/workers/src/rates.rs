@@ -41,8 +41,8 @@ pub struct HandshakeBuckets {
     sources: OnceLock<Box<[[AtomicU64; CELLS]; ROWS]>>,
     /// Keyed: clients choose their addresses.
     hasher: RandomState,
-    /// When the log said last that the rate of the process was reached, and that of a source. 0:
-    /// never.
+    /// The times at which the log said last that the rate of the process was reached, and that of a
+    /// source. 0: never.
     said_ns: [AtomicU64; 2],
 }
 

@@ -4,25 +4,29 @@
 use std::borrow::Cow;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use eyelet_memory::slab::Key;
 use eyelet_telemetry::info::UpstreamName;
-use eyelet_telemetry::listing::{ConnectionKind, ConnectionView, Listed, Slice, State};
+use eyelet_telemetry::listing::{ConnectionKind, ConnectionView, Filter, Listed, Slice, State};
 use eyelet_telemetry::reason::Reason;
 
-use super::{Query, takes_one};
 use crate::worker::Worker;
 
 /// Looks at the flows in these slots of the table of flows. With `ends` it ends those that are
 /// found.
-pub(super) fn look(worker: &Rc<Worker>, query: &Query, slots: Range<u32>) -> Slice {
+pub(super) fn look(
+    worker: &Rc<Worker>,
+    (filter, ends): (&Filter, Option<&AtomicUsize>),
+    slots: Range<u32>,
+) -> Slice {
     let (now_unix_ms, mut slice) = (worker.now_unix_ms(), Slice::default());
     for index in slots {
         let Some(key) = worker.flows.table.borrow().key_at(index) else { continue };
         let taken = show(worker, key, |shown| {
-            query.filter.takes(shown, now_unix_ms).then(|| Listed::new(shown, now_unix_ms))
+            filter.takes(shown, now_unix_ms).then(|| Listed::new(shown, now_unix_ms))
         });
-        match (taken.flatten(), &query.ends) {
+        match (taken.flatten(), ends) {
             (Some(_), Some(ends)) if takes_one(ends) => {
                 worker.end_whole_flow(key);
                 slice.ended += 1;
@@ -32,6 +36,11 @@ pub(super) fn look(worker: &Rc<Worker>, query: &Query, slots: Range<u32>) -> Sli
         }
     }
     slice
+}
+
+/// Takes the end of one connection from those that are left.
+pub(super) fn takes_one(ends: &AtomicUsize) -> bool {
+    ends.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
 /// Calls `then` with what a flow shows. Of several addresses the one that has its access line does.
