@@ -53,6 +53,7 @@ pub struct Setup {
 }
 
 impl Setup {
+    #[allow(clippy::new_without_default)] // it writes files
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         // Nothing reads them: there is no handshake.

@@ -85,7 +85,7 @@ pub enum Body {
 }
 
 impl Body {
-    pub fn len(self) -> usize {
+    pub(super) fn len(self) -> usize {
         match self {
             Self::None => 0,
             Self::Sized(len) | Self::Chunked(len) | Self::UntilClose(len) => len,
