@@ -2,17 +2,15 @@
 //! serves FILE. A request is one line; the answer is a status and lines.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use aws_lc_rs::digest::{SHA256, digest};
 use eyelet_sys::file::OwnFolder;
 use eyelet_sys::process;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,6 +18,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{sleep, timeout};
 
+pub use self::sockets::{digest_name, own_folder};
+use self::sockets::{name, names, remove_dead, search};
 use crate::held;
 pub use crate::held::NOTHING_HELD;
 use crate::reload::ReloadOutcome;
@@ -27,9 +27,8 @@ use eyelet_admin::{KeepAsked, VerdictAsked};
 use eyelet_hold::{Holds, NobodyWaits, QuestionFilter, Which};
 use eyelet_telemetry::held::{HeldBy, HeldVerdict};
 
-/// The folder of the sockets if the user has no runtime folder. systemd makes it for a service with
-/// `RuntimeDirectory=eyelet`.
-const SYSTEM_FOLDER: &str = "/run/eyelet";
+mod sockets;
+
 /// The requests. The path of a program may follow "upgrade" after a blank.
 const RELOAD: &[u8] = b"reload";
 const UPGRADE: &[u8] = b"upgrade";
@@ -61,10 +60,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 /// Requests that wait while one is answered. More wait in the socket's queue.
 const REQUESTS_MAX: usize = 1;
-/// Most files of a folder that are examined.
-const ENTRIES_MAX: usize = 4096;
-/// Bytes of a file's digest in the socket's name.
-const NAME_BYTES: usize = 8;
 /// Stands for the file of a process that serves none: no file has this path.
 const COMMAND: &str = "eyelet command";
 
@@ -533,18 +528,6 @@ pub fn is_served(file: &Path) -> bool {
     found.is_some_and(|found| !found.is_empty())
 }
 
-/// The processes that serve a file, or any, each with the folder of its socket.
-fn search(names: Option<&[String; 2]>) -> Result<Vec<(PathBuf, u32, StdStream)>, String> {
-    let mut found: Vec<(PathBuf, u32, StdStream)> = Vec::new();
-    for folder in [own_folder(), SYSTEM_FOLDER.into()] {
-        if found.iter().all(|(known, _, _)| *known != folder) {
-            found
-                .extend(live(&folder, names)?.into_iter().map(|(pid, s)| (folder.clone(), pid, s)));
-        }
-    }
-    Ok(found)
-}
-
 fn converse(
     mut stream: StdStream,
     request: &[u8],
@@ -557,94 +540,6 @@ fn converse(
     let (code, text) = said.split_once('\n').ok_or(io::ErrorKind::UnexpectedEof)?;
     let code = code.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     Ok(ReloadOutcome { code, text: text.to_owned() })
-}
-
-/// The processes behind a file's sockets in one folder.
-fn live(folder: &Path, names: Option<&[String; 2]>) -> Result<Vec<(u32, StdStream)>, String> {
-    let Ok(metadata) = fs::metadata(folder) else { return Ok(Vec::new()) };
-    // The owner of the folder could answer in the process's place.
-    if ![process::user(), 0].contains(&metadata.uid()) && process::user() != 0 {
-        return Ok(Vec::new());
-    }
-    let mut found = Vec::new();
-    for path in entries(folder) {
-        let Some((known, pid)) = parts(&path) else { continue };
-        let is_named =
-            |names: &[String; 2]| known.iter().zip(names).any(|(known, name)| known == name);
-        if !names.is_none_or(is_named) {
-            continue;
-        }
-        match StdStream::connect(&path) {
-            Ok(stream) => found.push((pid, stream)),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(format!("process {pid} is another user's: {error}"));
-            }
-            // The process has ended without removing its socket.
-            Err(_) => {}
-        }
-    }
-    Ok(found)
-}
-
-/// Removes the sockets of processes that were killed. A socket that refuses a connection may also
-/// belong to a process that has not begun to listen.
-fn remove_dead(folder: &Path) {
-    let is_dead = |path: &Path| {
-        let is_socket =
-            || fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-        parts(path).is_some_and(|(_, pid)| {
-            !Path::new("/proc").join(pid.to_string()).exists() && is_socket()
-        })
-    };
-    for path in entries(folder) {
-        if is_dead(&path) {
-            // Another process may have removed it.
-            let _ = fs::remove_file(&path);
-        }
-    }
-}
-
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().take(ENTRIES_MAX);
-    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
-}
-
-/// The parts of `REAL.GIVEN.PID.sock`: [`names`] and the process.
-fn parts(path: &Path) -> Option<([&str; 2], u32)> {
-    let mut parts = path.file_name()?.to_str()?.strip_suffix(".sock")?.split('.');
-    let names = [parts.next()?, parts.next()?];
-    let is_digest =
-        |name: &&str| name.len() == 2 * NAME_BYTES && name.bytes().all(|b| b.is_ascii_hexdigit());
-    let pid = parts.next()?.parse().ok()?;
-    (parts.next().is_none() && names.iter().all(is_digest)).then_some((names, pid))
-}
-
-/// The names of a configuration file. The real path is one for all links to it; the absolute path
-/// as given stays when a link on the way is switched.
-fn names(file: &Path) -> io::Result<[String; 2]> {
-    Ok([name(&file.canonicalize()?), name(&std::path::absolute(file)?)])
-}
-
-fn name(path: &Path) -> String {
-    digest_name(path.as_os_str().as_bytes())
-}
-
-/// A file's name for what belongs to these bytes.
-pub fn digest_name(bytes: &[u8]) -> String {
-    let digest = digest(&SHA256, bytes);
-    let mut name = String::new();
-    // Writing into a string cannot fail.
-    digest.as_ref().iter().take(NAME_BYTES).for_each(|byte| _ = write!(name, "{byte:02x}"));
-    name
-}
-
-/// The folder of this user's sockets.
-pub fn own_folder() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        // The XDG base directory specification: a relative path is to be ignored.
-        Some(folder) if Path::new(&folder).is_absolute() => PathBuf::from(folder).join("eyelet"),
-        _ => SYSTEM_FOLDER.into(),
-    }
 }
 
 #[cfg(test)]

@@ -131,14 +131,6 @@ pub async fn dial<O: Owner>(
     };
     let configured = matches!(target, DialTarget::Configured(_));
     let to_listener = check_loop(names, info, address, configured)?;
-    let dial = Dial {
-        owner,
-        loops: &names.shared.loops,
-        shortages: &names.shortages,
-        options,
-        to_listener,
-        has_waited: Cell::new(false),
-    };
     let dial = dial_for(owner, names, options, to_listener);
     let connected = match is_of_other_family(&[address], options) {
         true => Err(End::failed(Reason::MixedFamilies)),
@@ -259,14 +251,6 @@ impl NamedTarget<'_> {
         for address in &addresses {
             to_listener |= check_loop(names, info, *address, self.guard.is_none())?;
         }
-        let dial = Dial {
-            owner,
-            loops: &names.shared.loops,
-            shortages: &names.shortages,
-            options,
-            to_listener,
-            has_waited: Cell::new(false),
-        };
         let dial = dial_for(owner, names, options, to_listener);
         let doubts = Notify::new();
         let mut later = pin!(async {
