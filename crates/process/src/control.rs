@@ -487,8 +487,8 @@ fn ask(file: &Path, request: &[u8]) -> Result<ReloadOutcome, String> {
     }
     match found.len() {
         0 => Err(format!(
-            "no process of this user serves {shown}{}: `eyelet serve {shown}` starts one; ask \
-             another user's as that user, or as root",
+            "no process of this user serves {shown}: `eyelet serve {shown}` starts one; ask \
+             another user's as that user, or as root{}",
             others_served()
         )),
         1 => found.pop().map_or(Err(String::new()), |(_, pid, stream)| {
@@ -503,11 +503,16 @@ fn ask(file: &Path, request: &[u8]) -> Result<ReloadOutcome, String> {
     }
 }
 
-/// The files that processes of this user serve, each with its process. Files of processes that do
-/// not answer at once are left out.
-pub fn served() -> Vec<String> {
-    let found = search(None).unwrap_or_default().into_iter().take(FILES_MAX);
-    let said = found.filter_map(|(_, pid, stream)| {
+/// The files that are served, each with its process: those whose control sockets are in this
+/// user's own folder.
+pub fn served_here() -> Vec<String> {
+    let own = own_folder();
+    served(search(None).unwrap_or_default().into_iter().filter(|(folder, _, _)| *folder == own))
+}
+
+/// The files of these processes. Those that do not answer at once are left out.
+fn served(found: impl Iterator<Item = (PathBuf, u32, StdStream)>) -> Vec<String> {
+    let said = found.take(FILES_MAX).filter_map(|(_, pid, stream)| {
         let said = converse(stream, FILE, FILE_TIMEOUT).ok()?;
         (said.code == 0).then(|| format!("{}, process {pid}", said.text.trim_end()))
     });
@@ -516,7 +521,7 @@ pub fn served() -> Vec<String> {
 
 /// The files that are served instead of another one, for a sentence.
 fn others_served() -> String {
-    match served().join("; ") {
+    match served(search(None).unwrap_or_default().into_iter()).join("; ") {
         none if none.is_empty() => none,
         some => format!(" (served: {some})"),
     }

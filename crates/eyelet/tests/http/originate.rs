@@ -280,8 +280,8 @@ fn a_client_that_sends_nothing_is_half_open() {
 #[test]
 fn a_held_request_does_not_go_to_another_upstream_after_a_reload() {
     let pki = Pki::new();
-    // Its certificate is of another authority, so that each dial fails.
-    let before = Upstream::https(Pki::new().server("app", &["app.test"], Kind::P256));
+    // It closes what it accepts, so that each dial fails.
+    let before = Upstream::serve(drop);
     let after = Upstream::https(pki.server("app", &["app.test"], Kind::P256));
     let config = |app| format!("workers = 1\n{PLAIN}{}", rule(app, "upstream_wait = \"4s\""));
     let file = pki.folder.write("edge.toml", config(&before));

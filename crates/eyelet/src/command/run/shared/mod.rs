@@ -10,7 +10,7 @@ mod projects;
 use std::io::Write;
 use std::process::ExitCode;
 
-use eyelet_process::control::served;
+use eyelet_process::control::served_here;
 
 use self::lease::ask_all;
 use self::message::{Answer, ListedSite, Request};
@@ -21,7 +21,7 @@ pub(super) use self::message::{Joining, ProjectKind};
 
 /// Prints the sites of all shared edges of this user.
 pub(super) fn list(out: &mut dyn Write) -> ExitCode {
-    let (mut is_empty, served) = (true, served());
+    let (mut is_empty, served) = (true, served_here());
     let mut code = ExitCode::SUCCESS;
     for answer in ask(&Request::List) {
         match answer {
