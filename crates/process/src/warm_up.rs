@@ -91,8 +91,7 @@ fn there_and_back(
     let mut moved = |side| {
         let mut ready = Ready::default();
         ready.add(side, READ);
-        let mut sockets =
-            Sockets { client: inside.as_fd(), upstream: Some(upstream.as_fd()), ready: &mut ready };
+        let mut sockets = Sockets::new(inside.as_fd(), Some(upstream.as_fd()), &mut ready);
         eyelet_relay::run(relay, &mut sockets, info, buffers, &|_, _, _| 0)
     };
     let mut sealed = Vec::new();

@@ -24,14 +24,10 @@ pub fn run(flow: &mut Flow, sockets: &mut Sockets<'_>, buffers: &mut Buffers) ->
             continue;
         }
         let Some(socket) = sockets.socket(side) else { continue };
-        match socket::peek(socket, &mut [0]) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                sockets.ready.clear(side, READ);
-            }
-            // The next wake looks again.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Progress::Again,
+        match socket::is_readable(socket) {
+            Ok(false) => sockets.ready.clear(side, READ),
             // The program's own read finds an end, or an error.
-            Ok(_) | Err(_) => return Progress::Dial,
+            Ok(true) | Err(_) => return Progress::Dial,
         }
     }
     Progress::Rest

@@ -25,6 +25,8 @@ pub mod splice;
 pub mod terminate;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use buffers::{Buffers, PIPES_MAX, SHARE_BYTES};
 pub use flow::export;

@@ -21,7 +21,7 @@ pub fn run(
     };
     let mut ready = exchanged(*sockets.ready);
     let client = Some(sockets.client);
-    let mut others = Sockets { client: upstream, upstream: client, ready: &mut ready };
+    let mut others = Sockets::new(upstream, client, &mut ready);
     std::mem::swap(&mut info.bytes_to_upstream, &mut info.bytes_to_client);
     let progress = terminate::run(originated, &mut others, info, buffers, answer);
     std::mem::swap(&mut info.bytes_to_upstream, &mut info.bytes_to_client);

@@ -23,6 +23,8 @@ pub struct Sockets<'a> {
     pub upstream: Option<BorrowedFd<'a>>,
     /// Reported readiness that is not used up.
     pub ready: &'a mut Ready,
+    /// The side that a write has found reset.
+    reset: Option<Side>,
 }
 
 /// The result of a wake.
@@ -71,7 +73,16 @@ impl Failed {
     }
 }
 
-impl Sockets<'_> {
+impl<'a> Sockets<'a> {
+    /// The sockets of a connection for one wake.
+    pub fn new(
+        client: BorrowedFd<'a>,
+        upstream: Option<BorrowedFd<'a>>,
+        ready: &'a mut Ready,
+    ) -> Self {
+        Self { client, upstream, ready, reset: None }
+    }
+
     pub(super) fn socket(&self, side: Side) -> Option<BorrowedFd<'_>> {
         match side {
             CLIENT => Some(self.client),
@@ -95,6 +106,9 @@ impl Sockets<'_> {
         room: usize,
     ) -> Result<Option<usize>, Failed> {
         match read {
+            Ok(0) if self.reset == Some(from) => {
+                Err(Failed { side: from, error: io::ErrorKind::ConnectionReset.into() })
+            }
             Ok(read) => {
                 if read < room && !self.ready.any(from, eyelet_sys::epoll::ENDED) {
                     self.ready.clear(from, READ);
@@ -142,7 +156,12 @@ impl Sockets<'_> {
                 Ok(0)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-            Err(error) => Err(Failed { side: to, error }),
+            Err(error) => {
+                if socket::has_lost_rest(&error) {
+                    self.reset = Some(to);
+                }
+                Err(Failed { side: to, error })
+            }
         }
     }
 

@@ -510,7 +510,7 @@ mod tests {
         let mut buffers = Buffers::new(SHARE_BYTES);
         for records in 1..=4 {
             let upstream = Some(upstream.as_fd());
-            let mut sockets = Sockets { client: client.as_fd(), upstream, ready: &mut ready };
+            let mut sockets = Sockets::new(client.as_fd(), upstream, &mut ready);
             let progress =
                 run(&mut terminated, &mut sockets, &mut info, &mut buffers, &|_, _, _| 0);
             assert!(progress.goes_on(), "{progress:?}");

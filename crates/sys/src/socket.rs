@@ -314,9 +314,17 @@ pub fn recv(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(fd, buffer, RecvFlags::empty()).map(|(read, _)| read)?)
 }
 
-/// Reads into `buffer` and leaves the bytes in the socket. 0 is the end of the stream.
+/// Reads into `buffer` and leaves the bytes in the socket. 0 is the end of the stream. An error
+/// does not stay: see [`is_readable`].
 pub fn peek(fd: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(rustix::net::recv(fd, buffer, RecvFlags::PEEK).map(|(read, _)| read)?)
+}
+
+/// True if a read would not wait: there are bytes, an end, or an error. The error stays for that
+/// read, while a [`peek`] takes it, and the read would find the end of a whole stream.
+pub fn is_readable(fd: impl AsFd) -> io::Result<bool> {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&at_once))? > 0)
 }
 
 /// Reads into several buffers, in order. 0 is the end of the stream.
@@ -338,6 +346,13 @@ pub fn send(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
 pub fn send_vectored(fd: impl AsFd, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
     let mut none = rustix::net::SendAncillaryBuffer::default();
     Ok(rustix::net::sendmsg(fd, buffers, &mut none, SendFlags::NOSIGNAL)?)
+}
+
+/// True if the error of a failed write was the socket's: no later call returns it, and a read finds
+/// the end of a whole stream. A write behind the peer's FIN fails by EPIPE, and all before that FIN
+/// has come.
+pub fn has_lost_rest(error: &io::Error) -> bool {
+    error.kind() != io::ErrorKind::BrokenPipe
 }
 
 /// Sends a FIN: no more bytes will be written.

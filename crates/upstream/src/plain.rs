@@ -1,6 +1,7 @@
 //! A socket to an upstream as a byte stream for one task at a time. It stays in the worker's epoll
 //! for its life.
 
+use std::cell::Cell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
@@ -27,6 +28,16 @@ pub struct Plain(LongRc<Registered>);
 struct Registered {
     registration: Registration,
     socket: OwnedFd,
+    /// True if a write has failed by a reset or the like. The end that is read then is none.
+    has_failed: Cell<bool>,
+}
+
+impl Registered {
+    fn note_write(&self, sent: &io::Result<usize>) {
+        if sent.as_ref().is_err_and(socket::has_lost_rest) {
+            self.has_failed.set(true);
+        }
+    }
 }
 
 impl Plain {
@@ -37,7 +48,8 @@ impl Plain {
             Some(registration) => registration,
             None => Registration::new(worker, &socket)?,
         };
-        Ok(Self(LongRc::new(Registered { registration, socket })))
+        let has_failed = Cell::new(false);
+        Ok(Self(LongRc::new(Registered { registration, socket, has_failed })))
     }
 
     /// Has the first read ask the kernel, and not wait for an event.
@@ -45,11 +57,15 @@ impl Plain {
         self.0.registration.socket_state.expect_read();
     }
 
-    /// Returns the socket alone, without its registration. An error if it has clones.
+    /// Returns the socket alone, without its registration. An error if it has clones, or if a write
+    /// has failed: the next owner could not know.
     pub fn into_socket(self) -> io::Result<OwnedFd> {
-        let Some(Registered { registration, socket }) = self.0.into_inner() else {
+        let Some(Registered { registration, socket, has_failed }) = self.0.into_inner() else {
             return Err(io::ErrorKind::ResourceBusy.into());
         };
+        if has_failed.get() {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
         registration.end(socket)
     }
 
@@ -170,7 +186,7 @@ impl Plain {
     }
 
     /// Writes what the socket takes at once, for a task that does not wait for it. Returns how many
-    /// bytes. An error comes again when the socket's own task writes.
+    /// bytes. The socket's own task finds an error when it writes.
     pub fn write_now(&self, bytes: &[u8]) -> usize {
         let state = &self.0.registration.socket_state;
         while state.is_ready(WRITE) {
@@ -178,7 +194,10 @@ impl Plain {
                 Ok(sent) => return sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => state.clear(WRITE),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return 0,
+                failed => {
+                    self.0.note_write(&failed);
+                    return 0;
+                }
             }
         }
         0
@@ -194,6 +213,9 @@ impl Plain {
         loop {
             ready!(self.0.registration.socket_state.poll_ready(task, READ));
             match read(&self.0.socket) {
+                Ok((0, _)) if self.0.has_failed.get() => {
+                    return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+                }
                 Ok((read, had_room)) => {
                     if had_room {
                         self.0.registration.socket_state.all_read();
@@ -256,6 +278,7 @@ impl AsyncWrite for Plain {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 sent => {
+                    self.0.note_write(&sent);
                     share.made_progress();
                     return Poll::Ready(sent);
                 }
@@ -285,6 +308,7 @@ impl AsyncWrite for Plain {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::io::Write;
+    use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
     use std::task::Waker;
 
@@ -297,7 +321,7 @@ mod tests {
     fn what_came_before_its_event_is_seen_by_a_look() {
         let says = |upstream: &mut UnixStream| upstream.write_all(b"a byte").unwrap();
         let ends = |upstream: &mut UnixStream| {
-            upstream.shutdown(std::net::Shutdown::Write).unwrap();
+            upstream.shutdown(Shutdown::Write).unwrap();
         };
         for (name, acts) in [("a byte", says as fn(&mut UnixStream)), ("an end", ends)] {
             let worker = worker();
@@ -309,6 +333,46 @@ mod tests {
             look(&worker);
             assert!(!socket.is_silent(false), "{name}: its event was noted");
             assert!(!socket.is_silent(true), "{name}: both");
+        }
+    }
+
+    /// A failed write takes the reset, and the kernel's next read returns the end. Behind a FIN all
+    /// has come.
+    #[test]
+    fn an_end_behind_a_failed_write_is_one_only_after_a_fin() {
+        type Writes = fn(&mut Plain, &mut Context<'_>);
+        let by_task: Writes = |socket, task| {
+            let sent = Pin::new(socket).poll_write(task, b"more");
+            assert!(matches!(sent, Poll::Ready(Err(_))), "{sent:?}");
+        };
+        let at_once: Writes = |socket, _| assert_eq!(socket.write_now(b"more"), 0);
+        for (writes, has_ended) in
+            [(by_task, false), (at_once, false), (by_task, true), (at_once, true)]
+        {
+            let worker = worker();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let edge = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            edge.set_nonblocking(true).unwrap();
+            let (mut upstream, _) = listener.accept().unwrap();
+            let mut socket = Plain::new(&worker, Connected::new(None, edge.into())).unwrap();
+            upstream.write_all(b"half").unwrap();
+            if has_ended {
+                upstream.shutdown(Shutdown::Write).unwrap();
+            }
+            socket::reset_on_close(&upstream).unwrap();
+            drop(upstream);
+            while socket::is_connected(&socket) {
+                std::thread::yield_now();
+            }
+            let mut task = Context::from_waker(Waker::noop());
+            writes(&mut socket, &mut task);
+            socket.expect_read();
+            let mut read = BytesMut::new();
+            assert!(matches!(socket.poll_recv(&mut task, &mut read, 4), Poll::Ready(Ok(4))));
+            let end = socket.poll_recv(&mut task, &mut read, 4).map_err(|error| error.kind());
+            let expected = if has_ended { Ok(0) } else { Err(io::ErrorKind::ConnectionReset) };
+            assert_eq!(end, Poll::Ready(expected));
+            assert_eq!(socket.into_socket().is_ok(), has_ended, "it may not rest");
         }
     }
 

@@ -108,7 +108,7 @@ pub fn wake(worker: &Rc<Worker>, key: Key) {
             let (moved, untaken) = (info.moved(), relay.flow().untaken());
             let counted = Recounted { held: relay.held_bytes(), beside, worker, info, relay };
             let upstream = upstream.as_ref().map(AsFd::as_fd);
-            let mut sockets = Sockets { client: client.as_fd(), upstream, ready };
+            let mut sockets = Sockets::new(client.as_fd(), upstream, ready);
             let buffers = &mut *worker.buffers.borrow_mut();
             buffers.piece = worker.process.budget.piece();
             let answer: eyelet_relay::AnswerParked<'_> = &|state, bytes, out| {

@@ -204,7 +204,7 @@ impl<'a> Upload<'a> {
             let (mut written, mut pass_max) = (0, self.pass_max);
             let mut later = Context::from_waker(task.waker());
             let passed = from.poll_pass(task, room, |bytes| {
-                // An error comes again when the queue is written.
+                // It fails again when the queue is written.
                 written = match to.poll_write(&mut later, bytes) {
                     Poll::Ready(Ok(written)) => written,
                     Poll::Ready(Err(_)) | Poll::Pending => 0,

@@ -93,6 +93,30 @@ pub const KINDS: [(&str, Plan); 8] = [
     ),
 ];
 
+/// An upstream resets while a body rests that its connection ends.
+pub fn reset(http2: bool) -> Scenario {
+    let fault = Fault::Reset(BODY_BYTES / 2);
+    let answer = Answer { body: Body::UntilClose(BODY_BYTES), fault, closes: true, ..ANSWER };
+    let upstream = |act| Step::Upstream { connection: 0, act, bytes: usize::MAX };
+    let iterate = Step::Iterate { polls: 8 };
+    let heard = [iterate, Step::Read { client: 0, bytes: usize::MAX }];
+    let said = [Step::Write { client: 0, bytes: usize::MAX }, heard[0], heard[1]];
+    let answers = std::iter::repeat_n(upstream(UpstreamAct::Answer), 3);
+    let steps = std::iter::once(Step::Open { http2, host: 0 })
+        .chain(std::iter::repeat_n(said, GREETINGS).flatten())
+        .chain([Step::Begin { client: 0, plan: Plan { answer, ..GET } }])
+        .chain(said)
+        .chain([upstream(UpstreamAct::Read)])
+        .chain(answers)
+        .chain([upstream(UpstreamAct::Write)])
+        .chain(heard)
+        .chain([Step::Tick(REST_TICKS), iterate, Step::Tick(REST_TICKS), iterate])
+        .chain([upstream(UpstreamAct::Answer)])
+        .chain(heard);
+    let weather = Weather { faults: true, ..NO_WEATHER };
+    Scenario { seed: 0, weather, steps: steps.collect() }
+}
+
 /// A byte of each side and an upgrade, again and again.
 /// The client speaks HTTP/2, and `host` is that of the upstream.
 pub fn scenario(http2: bool, host: u8, plan: Plan) -> Scenario {

@@ -139,6 +139,21 @@ fn exchanges_move_at_every_byte() {
     }
 }
 
+/// The worker that watches an exchange at rest leaves its upstream's reset to the exchange.
+#[test]
+fn a_reset_cuts_a_body_that_rests() {
+    let setup = Setup::new();
+    for http2 in [false, true] {
+        let run = run_alone(&each_byte::reset(http2), &setup);
+        let Report { events, .. } = run.unwrap_or_else(|panic| resume_unwind(panic));
+        for event in ["an upstream resets in the middle of a body", "a truncated response"] {
+            assert_eq!(events.count(event), 1, "HTTP/2: {http2}: {event}: {events}");
+        }
+        // By HTTP/2 its task stays: the connection has not been silent for long enough.
+        assert_eq!(events.count("an exchange that rested"), usize::from(!http2), "{events}");
+    }
+}
+
 /// An exchange on an upstream connection that others may share moves with that between its frames.
 #[test]
 fn exchanges_on_a_shared_connection_move_with_it() {

@@ -43,8 +43,16 @@ impl Link {
         }
     }
 
-    fn note_sent(&self, sent: usize) {
-        self.room.update(|room| room.map(|room| room.saturating_sub(sent)));
+    /// Notes what was sent. After a reset the first call fails by it, be it a write or a read.
+    fn sent(&self, sent: std::io::Result<usize>) -> std::io::Result<usize> {
+        match sent {
+            Ok(sent) => self.room.update(|room| room.map(|room| room.saturating_sub(sent))),
+            Err(_) if self.is_reset.take() => {
+                return Err(std::io::ErrorKind::ConnectionReset.into());
+            }
+            Err(_) => {}
+        }
+        sent
     }
 }
 
@@ -81,8 +89,9 @@ pub mod socket {
     use std::io::{self, IoSliceMut};
     use std::os::fd::AsFd;
 
-    pub use eyelet_sys::socket::{is_connected, keepalive, local_address, no_delay, peek};
-    pub use eyelet_sys::socket::{peer_cgroup, shutdown_write, unsent};
+    pub use eyelet_sys::socket::{has_lost_rest, is_connected, is_readable, keepalive};
+    pub use eyelet_sys::socket::{local_address, no_delay, peek, peer_cgroup};
+    pub use eyelet_sys::socket::{shutdown_write, unsent};
 
     use super::link;
 
@@ -97,9 +106,7 @@ pub mod socket {
     pub fn send(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
         let Some(link) = link(&fd) else { return eyelet_sys::socket::send(fd, bytes) };
         let room = link.take_room(bytes.len())?;
-        let sent = eyelet_sys::socket::send(fd, &bytes[..room])?;
-        link.note_sent(sent);
-        Ok(sent)
+        link.sent(eyelet_sys::socket::send(fd, &bytes[..room]))
     }
 
     pub fn reset_on_close(fd: impl AsFd) -> io::Result<()> {
@@ -145,9 +152,8 @@ pub mod pipe {
 
         pub fn empty(&self, to: impl AsFd, len: usize) -> io::Result<usize> {
             let Some(link) = link(&to) else { return self.0.empty(to, len) };
-            let sent = self.0.empty(to, link.take_room(len)?)?;
-            link.note_sent(sent);
-            Ok(sent)
+            let room = link.take_room(len)?;
+            link.sent(self.0.empty(to, room))
         }
     }
 }
