@@ -85,7 +85,7 @@ pub async fn serve(
             if let Some(resting) = done.resting.take() {
                 return resting::rest(client, served, *resting);
             }
-            served = served.decided(|| client.handle.local_address());
+            served = served.decided();
             match (Step { close, done }).end(&served) {
                 Some(end) => break end,
                 None => continue,
@@ -101,7 +101,7 @@ pub async fn serve(
         };
         match next {
             NextRequest::Request => {
-                if let Some(newer) = served.reloaded(|| client.handle.local_address()) {
+                if let Some(newer) = served.reloaded() {
                     (served, asked) = (newer, None);
                     pipeline.forget_asked();
                 }

@@ -123,7 +123,7 @@ fn import(
     let h2 = imported.inspect_err(|fault| tracing::error!("internal error: {fault}")).ok()?;
     let rested = take_rested(&client.handle, served, forms)?;
     if !rested.is_empty() {
-        served.find_route(|| client.handle.local_address());
+        served.find_route();
     }
     (rested.len() == h2.streams()).then_some((h2, rested))
 }

@@ -212,13 +212,13 @@ impl OpenedConnection<'_> {
         let first = client.plain.len() as u64;
         info.bytes_to_upstream = info.bytes_to_upstream.saturating_sub(first);
         let serving = http.engine.count_task(info.client.ip());
-        let local = || client.handle.local_address();
         let counts = ByteCounts::of(&client.bytes_to_client);
-        let client_info = ClientInfo { info, preface, counts };
+        let client_info =
+            ClientInfo { info, preface, counts, handle: Rc::downgrade(&client.handle) };
         let rests = exchange.is_some() || state.as_ref().is_some_and(http2::has_streams);
         let served = match rests {
             true => ServedConnection::undecided(http, client_info),
-            false => ServedConnection::new(http, client_info, local),
+            false => ServedConnection::new(http, client_info),
         };
         if let Some((given, request)) = held {
             client.give_back(request);

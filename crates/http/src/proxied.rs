@@ -233,7 +233,8 @@ impl ProxiedClient {
     ) -> ServedConnection {
         let to_upstream = self.bytes_to_upstream.clone();
         let counts = ByteCounts { to_upstream, to_client: self.client.bytes_to_client.clone() };
-        let client = ClientInfo { info: info.copy(), preface, counts };
+        let handle = Rc::downgrade(&self.client.handle);
+        let client = ClientInfo { info: info.copy(), preface, counts, handle };
         ServedConnection::proxied(http.clone(), client, route)
     }
 }

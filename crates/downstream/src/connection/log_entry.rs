@@ -126,6 +126,6 @@ impl Drop for RequestLogEntry<'_> {
         }
         self.count();
         self.record.coded = self.written.coded.get();
-        self.served.emit(&self.record);
+        self.record.answered_by(self.served).emit(&self.record);
     }
 }

@@ -103,22 +103,22 @@ impl Route {
         let decided_by = info.decided.labels.generation();
         if decided_by == shared.generation {
             let mut route = Self::new(http, info, (info.decided.listener, info.decided.rule?))?;
-            if route.holds_connections() && info.decided.held.is_none() {
-                // Nobody was asked about the connection: an exchange by this rule has rested on it.
-                route.of_connection = None;
-            }
+            route.forget_connection(info);
             if !route.has_verdict(info, true) {
                 return None;
             }
             route.find_request_rules(http, info, local)?;
             return Some(route);
         }
-        let (listener, rule) = if decided_by >= shared.rules_since {
-            (info.decided.listener, info.decided.rule?)
-        } else {
-            decide(http, info, local)?
+        let is_kept = decided_by >= shared.rules_since;
+        let (listener, rule) = match is_kept {
+            true => (info.decided.listener, info.decided.rule?),
+            false => decide(http, info, local)?,
         };
         let mut route = Self::new(http, info, (listener, rule))?;
+        if is_kept {
+            route.forget_connection(info);
+        }
         let decided = &info.decided;
         let was_by = decided.rule.map(|rule| decided.labels.rule(rule));
         let is_own = was_by == Some(http.labels.rule(rule));
@@ -132,6 +132,14 @@ impl Route {
         info.decided.shadow.clear();
         route.find_request_rules(http, info, local)?;
         Some(route)
+    }
+
+    /// Forgets that its rule decided the connection if nobody was asked about that: the rule has
+    /// taken a request of it.
+    fn forget_connection(&mut self, info: &ConnectionInfo) {
+        if self.holds_connections() && info.decided.held.is_none() {
+            self.of_connection = None;
+        }
     }
 
     /// The route of a request that another rule takes than the connection's. `None`: the rule
@@ -278,6 +286,12 @@ impl Route {
             None => Some(0),
             Some(group) => group.choose(client, now_ms(), tried),
         }
+    }
+
+    /// True if it leads to the upstreams of another one, in their order.
+    pub fn leads_as(&self, other: &Self) -> bool {
+        let is_alike = |at| self.target(at).map(|it| it.to) == other.target(at).map(|it| it.to);
+        self.upstreams() == other.upstreams() && (0..self.upstreams()).all(is_alike)
     }
 
     /// Returns how many upstreams there are.

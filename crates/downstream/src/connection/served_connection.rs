@@ -16,7 +16,7 @@ mod timeouts;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use self::given_verdict::GivenVerdict;
@@ -26,6 +26,7 @@ use super::decoding::ClientDecoders;
 use super::intermediary::Intermediary;
 use super::route::Route;
 use super::worker::Http;
+use eyelet_engine::worker::Handle;
 use eyelet_telemetry::info::{ConnectionInfo, End, UpstreamName};
 use eyelet_telemetry::reason::Reason;
 
@@ -51,6 +52,8 @@ pub struct ClientInfo {
     /// The PROXY header that a new upstream connection gets first; empty if none.
     pub preface: Vec<u8>,
     pub counts: ByteCounts,
+    /// Its handle while it is served: newer rules may ask for the address that it dialled.
+    pub handle: Weak<Handle>,
 }
 
 /// A connection that serves requests.
@@ -70,6 +73,7 @@ pub struct ServedConnection {
     identity: ClientIdentity,
     /// The address that was dialled last.
     upstream: RefCell<Option<Arc<str>>>,
+    handle: Weak<Handle>,
     /// Its info is written, or was passed on.
     is_over: Cell<bool>,
     requests: ServedRequests,
@@ -102,13 +106,10 @@ impl ServedRequests {
 }
 
 impl ServedConnection {
-    /// A connection that wakes. `local` is the address that the client connected to.
-    pub fn new(
-        http: Rc<Http>,
-        mut client: ClientInfo,
-        local: impl FnOnce() -> Option<SocketAddr>,
-    ) -> Self {
+    /// A connection that wakes.
+    pub fn new(http: Rc<Http>, mut client: ClientInfo) -> Self {
         let has_preface = !client.preface.is_empty();
+        let local = || local(&client.handle);
         let rule = ServingRule::of(&http, &mut client.info, has_preface, local);
         Self::by(http, client, rule)
     }
@@ -123,7 +124,8 @@ impl ServedConnection {
     /// ended it.
     pub fn ended(http: Rc<Http>, info: ConnectionInfo) -> Self {
         let (preface, counts) = (Vec::new(), ByteCounts::default());
-        let served = Self::undecided(http, ClientInfo { info, preface, counts });
+        let served =
+            Self::undecided(http, ClientInfo { info, preface, counts, handle: Weak::new() });
         served.is_over.set(true);
         served
     }
@@ -137,7 +139,7 @@ impl ServedConnection {
     }
 
     fn by(http: Rc<Http>, client: ClientInfo, rule: ServingRule) -> Self {
-        let ClientInfo { info, preface, counts } = client;
+        let ClientInfo { info, preface, counts, handle } = client;
         Self {
             http,
             info,
@@ -147,6 +149,7 @@ impl ServedConnection {
             decoders: ClientDecoders::default(),
             identity: ClientIdentity::default(),
             upstream: RefCell::default(),
+            handle,
             is_over: Cell::new(false),
             requests: ServedRequests::OfConnection(OwnRequests::default()),
         }
@@ -154,17 +157,17 @@ impl ServedConnection {
 
     /// Returns the connection under the newest configuration, for new requests, if there was a
     /// reload. The old value then serves only the requests that it has.
-    pub fn reloaded(&self, local: impl FnOnce() -> Option<SocketAddr>) -> Option<Self> {
-        Some(self.under(self.http.newer()?, local))
+    pub fn reloaded(&self) -> Option<Self> {
+        Some(self.under(self.http.newer()?))
     }
 
     /// Decides the connection by the newest configuration.
-    pub fn decided(&self, local: impl FnOnce() -> Option<SocketAddr>) -> Self {
-        self.under(self.http.newer().unwrap_or_else(|| self.http.clone()), local)
+    pub fn decided(&self) -> Self {
+        self.under(self.http.newer().unwrap_or_else(|| self.http.clone()))
     }
 
-    fn under(&self, http: Rc<Http>, local: impl FnOnce() -> Option<SocketAddr>) -> Self {
-        let mut next = Self::new(http, self.client_info(), local);
+    fn under(&self, http: Rc<Http>) -> Self {
+        let mut next = Self::new(http, self.client_info());
         (next.upstream, next.decoders) = (self.upstream.clone(), self.decoders.clone());
         self.is_over.set(true);
         next
@@ -172,7 +175,12 @@ impl ServedConnection {
 
     /// Serves or refuses requests on this connection, which writes its own line.
     fn on_connection(&self, rule: ServingRule) -> Self {
-        let mut served = Self::by(self.http.clone(), self.client_info(), rule);
+        self.on_connection_by(self.http.clone(), self.client_info(), rule)
+    }
+
+    /// Does so under another configuration, to which `client` is updated.
+    fn on_connection_by(&self, http: Rc<Http>, client: ClientInfo, rule: ServingRule) -> Self {
+        let mut served = Self::by(http, client, rule);
         served.is_over.set(true);
         (served.requests, served.decoders) = (ServedRequests::OfRule, self.decoders.clone());
         served
@@ -180,7 +188,12 @@ impl ServedConnection {
 
     fn client_info(&self) -> ClientInfo {
         let (info, preface, counts) = (self.info.copy(), self.preface.clone(), self.counts.clone());
-        ClientInfo { info, preface, counts }
+        ClientInfo { info, preface, counts, handle: self.handle.clone() }
+    }
+
+    /// The address that the client dialled.
+    fn local(&self) -> Option<SocketAddr> {
+        local(&self.handle)
     }
 
     /// Notes the dialled address.
@@ -215,6 +228,10 @@ impl ServedConnection {
         }
         info
     }
+}
+
+fn local(handle: &Weak<Handle>) -> Option<SocketAddr> {
+    handle.upgrade()?.local_address()
 }
 
 /// The reason of a task that is dropped while it works.

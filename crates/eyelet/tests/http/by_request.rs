@@ -2,19 +2,19 @@
 //! is refused gets 403, which names the rule, and its connection lives.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 
-use super::resting::admin;
+use super::resting::{ADMIN, admin};
 use crate::support::client::Offer;
 use crate::support::edge::{LISTENER, eyelet};
 use crate::support::program::{need, output};
 use crate::support::upstream::nobody;
 use crate::support::web::{get, hear};
-use crate::support::{A_WHILE, Edge, Pki, Tls, Upstream};
+use crate::support::{A_WHILE, Edge, Pki, Tls, Upstream, until};
 
 /// The request lines that an application got. It answers with them.
 type Seen = Arc<Mutex<Vec<String>>>;
@@ -45,10 +45,13 @@ fn application(mark: &'static str) -> (Upstream, Seen) {
 
 /// A terminate rule for app.test.
 fn rule(name: &str, upstream: &Upstream, more: &str) -> String {
+    rule_at(name, upstream.address, more)
+}
+
+fn rule_at(name: &str, upstream: SocketAddr, more: &str) -> String {
     format!(
         "[[rule]]\nname = \"{name}\"\nsni = \"app.test\"\naction = \"terminate\"\n\
-         certificate = \"edge.pem\"\nkey = \"edge.key\"\nupstream = \"http://{}\"\n{more}\n",
-        upstream.address
+         certificate = \"edge.pem\"\nkey = \"edge.key\"\nupstream = \"http://{upstream}\"\n{more}\n"
     )
 }
 
@@ -289,12 +292,18 @@ struct WaitingRequest {
 
 impl WaitingRequest {
     fn new(pki: Pki, rules: &str) -> Self {
+        Self::with(pki, rules, "")
+    }
+
+    /// Its request has these fields, too.
+    fn with(pki: Pki, rules: &str, fields: &str) -> Self {
         let file = pki.folder.write("edge.toml", config(rules));
         let mut command = eyelet(&pki.folder);
         command.arg("serve").arg(&file);
         let edge = Edge::spawn(command, 1);
         let mut client = Offer::new(&pki).connect(edge.address(), "app.test");
-        client.write_all(b"GET /a HTTP/1.1\r\nHost: app.test\r\n\r\n").unwrap();
+        let request = format!("GET /a HTTP/1.1\r\nHost: app.test\r\n{fields}\r\n");
+        client.write_all(request.as_bytes()).unwrap();
         std::thread::sleep(A_WHILE);
         Self { pki, edge, client }
     }
@@ -324,21 +333,72 @@ fn a_request_that_waits_is_asked_of_the_rules_of_a_reload() {
     let (_socket, nobody) = nobody();
     let (all, waits) = by_path(&app, nobody);
     let others = all.replace("/*", "/b");
-    for (rules, status) in [
-        (others.clone(), 403),
-        (refuse("no", "path = \"/a\"") + &all, 403),
-        (waits.replace("app.test", "other.test"), 421),
+    let destination = |at| format!("path = \"/a\"\ndestination = \"{at}\"\nmessage = \"Ask Ann.\"");
+    for (rules, status, by) in [
+        (others.clone(), 403, ""),
+        (refuse("no", &destination("127.0.0.0/8")) + &all, 403, "no"),
+        (waits.replace("app.test", "other.test"), 421, "read"),
         // Nobody was asked about it.
-        (all.replace("\"terminate\"", "\"hold\""), 421),
-        (all.clone(), 200),
+        (all.replace("\"terminate\"", "\"hold\""), 421, "read"),
+        (refuse("no", &destination("192.0.2.0/24")) + &all, 200, "read"),
     ] {
-        let mut waiting = WaitingRequest::new(Pki::new(), &waits);
-        waiting.reload(&rules);
-        assert_eq!(hear(&mut waiting.client, "GET").status, status, "{rules}");
+        let mut waiting = WaitingRequest::new(Pki::new(), &format!("{waits}{ADMIN}"));
+        waiting.reload(&format!("{rules}{ADMIN}"));
+        let heard = hear(&mut waiting.client, "GET");
+        assert_eq!(heard.status, status, "{rules}");
         assert_eq!(seen.lock().unwrap().len(), usize::from(status == 200));
-        if status == 403 {
-            let line = waiting.edge.line("the request", |line| line["http"]["path"] == "/a");
-            assert_eq!(line["http"]["status"], 403, "{line}");
+        let line = waiting.edge.line("the request", |line| line["http"]["path"] == "/a");
+        assert_eq!(line["http"]["status"], status, "{line}");
+        assert_eq!(line["rule"].as_str().unwrap_or_default(), by, "{line}");
+        let metrics = admin(&waiting.pki.folder.path().join("admin.sock"), "GET /metrics").unwrap();
+        let refused: Vec<_> = metrics
+            .lines()
+            .filter_map(|line| line.strip_prefix("eyelet_rule_refused_requests_total"))
+            .filter(|sample| !sample.ends_with(" 0"))
+            .collect();
+        match status {
+            403 => assert_eq!(refused, [format!("{{rule=\"{by}\"}} 1")], "{metrics}"),
+            _ => assert!(refused.is_empty(), "{refused:?}"),
+        }
+        if by == "no" {
+            let page = String::from_utf8(heard.body.clone()).unwrap();
+            assert!(page.contains("Rule: no\n") && page.contains("Ask Ann."), "{page}");
+            let said = heard.field("proxy-status").unwrap();
+            assert!(said.contains("rule no"), "{said}");
+        }
+    }
+}
+
+/// A secret goes to no other upstream than the one that it was given for.
+#[test]
+fn a_request_with_a_secret_waits_for_its_own_upstream() {
+    let own = |at: &SocketAddr| {
+        let upstream = format!("upstream = \"https://{at}\"\nupstream_ca = \"ca.pem\"\n");
+        let more = "upstream_name = \"app.test\"\nupstream_wait = \"20s\"\n\
+                    [[secret]]\nplaceholder = \"EYELET_SECRET_APP\"\nfile = \"token\"\n\
+                    names = [\"app.test\"]\n";
+        let http = format!("upstream = \"http://{at}\"\n");
+        let upstream = format!("{upstream}{more}");
+        move |rule: &str| rule.replace(&http, &upstream)
+    };
+    let other = Upstream::http();
+    for is_own in [false, true] {
+        let (socket, nobody) = nobody();
+        let pki = Pki::new();
+        pki.folder.write("token", "a-token-that-is-long-enough\n");
+        let waits = own(&nobody)(&rule_at("read", nobody, ""));
+        let fields = "Authorization: Bearer EYELET_SECRET_APP\r\n";
+        let mut waiting = WaitingRequest::with(pki, &waits, fields);
+        if is_own {
+            waiting.reload(&waits.replace("20s", "30s"));
+            rustix::net::listen(&socket, 8).unwrap();
+            let listener = TcpListener::from(socket);
+            listener.set_nonblocking(true).unwrap();
+            until("it to be dialled", || listener.accept().ok());
+        } else {
+            waiting.reload(&own(&other.address)(&rule_at("read", other.address, "")));
+            assert_eq!(hear(&mut waiting.client, "GET").status, 421);
+            assert_eq!(other.accepted(), 0);
         }
     }
 }

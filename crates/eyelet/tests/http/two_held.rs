@@ -237,25 +237,66 @@ fn held_streams_whose_rule_is_gone_are_decided_anew() {
 /// name.
 #[test]
 fn a_verdict_lets_nothing_pass_that_a_reload_forbids() {
+    for name in ["ask", "forbid"] {
+        let (scene, file) = Scene::replaced(ADMIN);
+        run(async {
+            let mut two = Two::connect(&scene.pki, scene.edge.address()).await;
+            // A part of a body has come, so that it does not rest.
+            let (answer, _open) = begin(&mut two, "POST", "/api/part", Some(("x", false))).await;
+            settle().await;
+            scene.waiting("POST /api/part", 1);
+            let text = std::fs::read_to_string(&file).unwrap();
+            let (reads, asks) = text.split_once("name = \"ask\"").unwrap();
+            let (_, methods) = asks.split_once("method = ").unwrap();
+            let refuse = "sni = \"app.test\"\naction = \"refuse\"\nmessage = \"Ask Ann.\"";
+            let rules = format!("{reads}name = \"{name}\"\n{refuse}\nmethod = {methods}");
+            std::fs::write(&file, rules).unwrap();
+            let again = scene.reload(&file);
+            assert!(again.status.success(), "{again:?}");
+            scene.allow(&["--path", "/api/part"]);
+            let (status, text) = heard(answer).await;
+            assert!(status == 403 && text.contains("Ask Ann."), "{status}: {text}");
+            assert!(text.contains(&format!("Rule: {name}\n")), "{text}");
+        });
+        assert_eq!(*scene.seen.lock().unwrap(), [""; 0]);
+        let line = scene.edge.line("its line", |line| line["http"]["path"] == "/api/part");
+        assert_eq!(line["rule"], name, "{line}");
+        let metrics = admin(&scene.pki.folder.path().join("admin.sock"), "GET /metrics").unwrap();
+        let refused = metrics.lines().filter(|line| {
+            line.starts_with("eyelet_rule_refused_requests_total{") && !line.ends_with(" 0")
+        });
+        let sample = format!("eyelet_rule_refused_requests_total{{rule=\"{name}\"}} 1");
+        assert_eq!(refused.collect::<Vec<_>>(), [sample]);
+    }
+}
+
+/// A hold rule without `method` and `path`, behind one on requests: a reload that changes nothing
+/// leaves its question as it was.
+#[test]
+fn a_reload_of_the_same_rules_keeps_a_question_about_all_other_requests() {
     let (scene, file) = Scene::replaced(ADMIN);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (reads, asks) = text.split_once("name = \"ask\"").unwrap();
+    let (before, after) = asks.split_once("method = ").unwrap();
+    let (_, after) = after.split_once("path = \"/api/*\"").unwrap();
+    std::fs::write(&file, format!("{reads}name = \"ask\"{before}{after}")).unwrap();
+    let reload = || {
+        let again = scene.reload(&file);
+        assert!(again.status.success(), "{again:?}");
+    };
+    reload();
     run(async {
         let mut two = Two::connect(&scene.pki, scene.edge.address()).await;
         // A part of a body has come, so that it does not rest.
-        let (answer, _open) = begin(&mut two, "POST", "/api/part", Some(("x", false))).await;
+        let (answer, mut send) = begin(&mut two, "POST", "/api/part", Some(("x", false))).await;
         settle().await;
         scene.waiting("POST /api/part", 1);
-        let text = std::fs::read_to_string(&file).unwrap();
-        let (reads, asks) = text.split_once("name = \"ask\"").unwrap();
-        let (_, methods) = asks.split_once("method = ").unwrap();
-        let refuse = "name = \"ask\"\nsni = \"app.test\"\naction = \"refuse\"\nmethod = ";
-        std::fs::write(&file, format!("{reads}{refuse}{methods}")).unwrap();
-        let again = scene.reload(&file);
-        assert!(again.status.success(), "{again:?}");
+        reload();
         scene.allow(&["--path", "/api/part"]);
-        let (status, text) = heard(answer).await;
-        assert!(status == 403, "{status}: {text}");
+        send.send_data(Bytes::from(vec![b'x'; LONG - 1]), true).unwrap();
+        assert_eq!(heard(answer).await, (200, format!("POST /api/part with {LONG}")));
+        assert_eq!(two.get("/after").await.unwrap().1, "GET /after with 0");
     });
-    assert_eq!(*scene.seen.lock().unwrap(), [""; 0]);
 }
 
 /// One that rests beside a stream that goes on is decided by the newest rules, too.

@@ -121,7 +121,10 @@ pub enum HeadEvent {
 
 /// True if a request has no connection because of its upstream.
 fn is_of_dial(reason: &Reason) -> bool {
-    !matches!(reason, Reason::Shed(_) | Reason::RuleGone | Reason::Loop(_))
+    !matches!(
+        reason,
+        Reason::Shed(_) | Reason::RuleGone | Reason::RefusedRequest(_) | Reason::Loop(_)
+    )
 }
 
 /// True if the head of a request, with the fields that are added, may be too long to be kept.
@@ -412,5 +415,18 @@ impl<'a> Exchange<'a, '_> {
             return Poll::Ready(failure.into());
         }
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_further_try_that_is_refused_says_so() {
+        for reason in [Reason::RefusedRequest("refused"), Reason::RuleGone] {
+            assert!(!is_of_dial(&reason), "{reason}");
+        }
+        assert!(is_of_dial(&Reason::UpstreamUnread));
     }
 }

@@ -196,7 +196,7 @@ impl Exchange<'_, '_> {
                 _ => return Err(self.give_up(failure)),
             }
             (*tried, dials.began) = (Tried::default(), None);
-            newer = newer_route(served, request)?.or(newer);
+            newer = self.newer_route(request)?.or(newer);
         }
     }
 
@@ -261,6 +261,21 @@ impl Exchange<'_, '_> {
         Box::pin(while_here(self.stream, sleep(for_port.next().min(limit)))).await
     }
 
+    /// The route under a newer configuration, if it goes on by another.
+    fn newer_route(
+        &mut self,
+        request: &UpstreamRequest<'_>,
+    ) -> Result<Option<(Rc<Http>, Route)>, Failure> {
+        match self.served.newer_route(request.parts, request.carries_secret) {
+            NewerRoute::Refused(by, reason) => {
+                self.record.refused_by = by;
+                Err(Failure::Answer(reason))
+            }
+            NewerRoute::Other(http, route) => Ok(Some((http, route))),
+            NewerRoute::Same => Ok(None),
+        }
+    }
+
     /// The failure of a request that has no connection and is not held.
     fn give_up(&mut self, failure: DialFailure) -> Failure {
         self.record.note_unreached(&failure.name);
@@ -280,19 +295,6 @@ impl Dial<'_> {
         }
         tried.add(self.index);
         tried.count() < group.members.len()
-    }
-}
-
-/// The route under a newer configuration, if it goes on by another. A secret is for the upstreams
-/// that it was given for.
-fn newer_route(
-    served: &ServedConnection,
-    request: &UpstreamRequest<'_>,
-) -> Result<Option<(Rc<Http>, Route)>, Failure> {
-    match served.newer_route(request.parts) {
-        NewerRoute::Refused(reason) => Err(Failure::Answer(reason)),
-        NewerRoute::Other(http, route) => Ok((!request.carries_secret).then_some((http, route))),
-        NewerRoute::Same => Ok(None),
     }
 }
 

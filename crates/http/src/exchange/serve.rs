@@ -125,11 +125,11 @@ impl IncomingRequest<'_, '_> {
         let waited = match (check(ruled, self.request), key, given) {
             // Nobody is asked about what is refused anyway.
             (Err(_), _, _) => None,
-            (Ok(_), None, _) => Some(Waited::Refused(Reason::Held(HeldEnd::TooLong), 0)),
+            (Ok(_), None, _) => Some(Waited::Refused(None, Reason::Held(HeldEnd::TooLong), 0)),
             (Ok(_), Some(_), Some(given)) => Some(Waited::Decided(*given)),
             (Ok(_), Some(key), None) => Some(self.wait_for_verdict(served, ruled, key).await),
         };
-        let (mut held, mut waited_ms) = (None, 0);
+        let (mut held, mut waited_ms, mut refused_by) = (None, 0, None);
         let refusal = match waited {
             None => None,
             Some(Waited::Decided(given)) => {
@@ -148,14 +148,14 @@ impl IncomingRequest<'_, '_> {
                 self.stream.cut();
                 return ExchangeEnd { client_lost: true, ..ExchangeEnd::default() };
             }
-            Some(Waited::Refused(reason, ms)) => {
-                waited_ms = ms;
+            Some(Waited::Refused(by, reason, ms)) => {
+                (refused_by, waited_ms) = (by, ms);
                 Some(reason)
             }
         };
         if let Some(reason) = refusal {
             let why = RefusedByRule { reason, held, waited_ms };
-            return self.refuse_by_rule(ruled, why).await;
+            return self.refuse_by_rule(refused_by.as_deref().unwrap_or(ruled), why).await;
         }
         let mut end = self.exchange_by(ruled, held).await;
         if let Some(by) = by {
@@ -172,9 +172,7 @@ impl IncomingRequest<'_, '_> {
         RefusedByRule { reason, held, waited_ms }: RefusedByRule,
     ) -> ExchangeEnd {
         let refusal = RequestRefusal { status: status(&reason), reason };
-        if refusal.status == StatusCode::FORBIDDEN {
-            served.http.count_refused_request(served.info.decided.rule);
-        }
+        served.count_refused(refusal.status);
         self.drop_small_body().await;
         let mut record = Record::new(served, self.request);
         record.began_before(waited_ms);
@@ -424,6 +422,7 @@ impl<'a> Exchange<'a, '_> {
             self.stream.cut();
             return lost();
         }
+        self.record.refused_by.iter().for_each(|by| by.count_refused(status));
         // The rest of the request's body was dropped already, so it is no longer counted.
         self.stream.refuse_rest();
         let client_lost = !self.answer(status, method).await;
@@ -432,7 +431,8 @@ impl<'a> Exchange<'a, '_> {
 
     /// Answers with a page of Eyelet. Returns whether the client took it.
     async fn answer(&mut self, status: StatusCode, method: &Method) -> bool {
-        let (head, length, body) = self.served.page(status, method, &self.record.reason);
+        let served = self.record.answered_by(self.served);
+        let (head, length, body) = served.page(status, method, &self.record.reason);
         let flushed = self.send_own(head, length, body).await;
         if let Err(Failure::Cut(reason)) = &flushed {
             self.record.reason = reason.clone();

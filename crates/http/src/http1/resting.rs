@@ -86,7 +86,7 @@ pub async fn go_on(
     let now = clock::now();
     let since = now.checked_sub(client.handle.idle()).unwrap_or(now);
     if !exchange.state.is_answered() {
-        served.find_route(|| client.handle.local_address());
+        served.find_route();
     }
     let Some(mut stream) = Stream::resumed(client, &rested) else { return none() };
     let kept = KeptUpstream { upstream, open };

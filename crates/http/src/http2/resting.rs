@@ -82,8 +82,7 @@ impl ServedStreams {
     /// Serves what begins from here on by the newest rules, if there was a reload. They decide held
     /// streams again.
     pub(super) fn renew(&mut self) {
-        let handle = self.client.handle.clone();
-        if let Some(newer) = self.served.reloaded(|| handle.local_address()) {
+        if let Some(newer) = self.served.reloaded() {
             self.served = Rc::new(newer);
             self.streams.call_held();
         }
@@ -145,8 +144,7 @@ impl ServedStreams {
     /// Takes the streams of a connection that was parked. They rest on.
     pub(super) fn resume(&mut self, rested: Vec<RestingStream>) {
         self.is_unused = false;
-        let handle = self.client.handle.clone();
-        self.served = Rc::new(self.earlier.decided(|| handle.local_address()));
+        self.served = Rc::new(self.earlier.decided());
         self.served.http.engine.enters(self.client.handle.key(), Phase::Busy);
         for (open, stream) in self.streams.open().into_iter().zip(rested) {
             let id = open.id;

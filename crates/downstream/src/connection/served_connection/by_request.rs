@@ -4,13 +4,14 @@ use std::rc::Rc;
 
 use eyelet_config::Action;
 use eyelet_policy::{Refusal, RequestFacts, RuleId, Verdict};
-use eyelet_telemetry::info::Outcome;
+use eyelet_telemetry::info::{ConnectionInfo, Outcome};
 use eyelet_telemetry::reason::Reason;
-use http::{HeaderMap, HeaderName, Method, request};
+use http::{HeaderMap, HeaderName, Method, StatusCode, request};
 
 use super::held_request::HeldRuling;
 use super::refused_request::RefusedRequest;
-use super::{OwnRequests, ServedConnection, ServedRequests};
+use super::rule::ServingRule;
+use super::{ClientInfo, OwnRequests, ServedConnection, ServedRequests};
 use crate::connection::intermediary::{Intermediary, outcome_of};
 use crate::connection::route::Route;
 use crate::connection::worker::Http;
@@ -45,8 +46,9 @@ pub enum NewerRoute {
     Same,
     /// It goes on by this route.
     Other(Rc<Http>, Route),
-    /// No rule takes it any more.
-    Refused(Reason),
+    /// It ends for this reason: no rule takes it any more, or one refuses it. That one's
+    /// configuration answers it then.
+    Refused(Option<Box<ServedConnection>>, Reason),
 }
 
 impl ServedConnection {
@@ -114,16 +116,24 @@ impl ServedConnection {
         }
     }
 
-    /// Decides a request that waits for its upstream by the newest configuration.
-    pub fn newer_route(&self, request: &request::Parts) -> NewerRoute {
+    /// Counts a request that is refused and gets this status, at its rule.
+    pub fn count_refused(&self, status: StatusCode) {
+        if status == StatusCode::FORBIDDEN {
+            self.http.count_refused_request(self.info.decided.rule);
+        }
+    }
+
+    /// Decides a request that waits for its upstream, or was held, by the newest configuration. A
+    /// secret in it is for the upstreams that it was given for.
+    pub fn newer_route(&self, request: &request::Parts, carries_secret: bool) -> NewerRoute {
         // The task of a proxy's client decides its requests, and what it decided them by.
         let is_proxied = matches!(self.rule.intermediary, Intermediary::Proxy { .. });
         let Some(http) = self.http.newer().filter(|_| !is_proxied) else {
             return NewerRoute::Same;
         };
         let (mut info, has_preface) = (self.info.copy(), !self.preface.is_empty());
-        let Some(mut route) = Route::of(&http, &mut info, has_preface, || None) else {
-            return NewerRoute::Refused(Reason::RuleGone);
+        let Some(mut route) = Route::of(&http, &mut info, has_preface, || self.local()) else {
+            return GONE;
         };
         if !route.by_request.is_empty() {
             // The CONNECT of a WebSocket is the only one that comes here.
@@ -131,24 +141,30 @@ impl ServedConnection {
             let traits = RequestTraits { is_websocket, may_have_others: true, held_by: None };
             match verdict_on(&http, &route, request, traits) {
                 Verdict { rule: Some(RuleId(rule)), refuse: None } if rule == route.rule => {}
-                Verdict { rule: Some(RuleId(rule)), refuse: None } => {
-                    match route.of_request(&http, &info, (rule, has_preface)) {
-                        Some(other) => route = other,
-                        None => return NewerRoute::Refused(OTHER_HANDSHAKE),
-                    }
-                }
                 Verdict { rule, refuse } => {
-                    http.count_refused_request(rule.map(|rule| rule.0));
-                    return NewerRoute::Refused(refuse.map_or(OTHER_HANDSHAKE, refused));
+                    let rule = rule.map(|rule| rule.0);
+                    let other = rule.filter(|_| refuse.is_none());
+                    let other =
+                        other.and_then(|it| route.of_request(&http, &info, (it, has_preface)));
+                    let Some(other) = other else {
+                        info.decided.rule = rule;
+                        let by = self.refuses(http, info, route);
+                        let reason = refuse.map_or(OTHER_HANDSHAKE, refused);
+                        return NewerRoute::Refused(Some(Box::new(by)), reason);
+                    };
+                    route = other;
                 }
             }
+        }
+        if carries_secret && !self.route().is_ok_and(|own| own.leads_as(&route)) {
+            return GONE;
         }
         if route.asks_about_requests() {
             // Somebody has let it pass by this rule, or nobody was asked.
             let is_its = self.rule_name() == Some(http.labels.rule(route.rule));
             return match is_its && self.asks_about_requests() {
                 true => NewerRoute::Same,
-                false => NewerRoute::Refused(Reason::RuleGone),
+                false => GONE,
             };
         }
         // A request whose URLs were translated names the upstream that it was translated for.
@@ -156,6 +172,13 @@ impl ServedConnection {
             true => NewerRoute::Other(http, route),
             false => NewerRoute::Same,
         }
+    }
+
+    /// Answers a request that a newer configuration refuses. `route` is its connection's by that.
+    fn refuses(&self, http: Rc<Http>, info: ConnectionInfo, route: Route) -> Self {
+        let intermediary = route.intermediary();
+        let rule = ServingRule::new(Some(route), intermediary).of_request(None);
+        self.on_connection_by(http, ClientInfo { info, ..self.client_info() }, rule)
     }
 
     fn rule_name(&self) -> Option<&str> {
@@ -277,6 +300,10 @@ fn asked_method(request: &request::Parts, is_websocket: bool) -> &str {
     let method = if is_websocket { &Method::GET } else { &request.method };
     method.as_str()
 }
+
+/// The newest rules do not take its connection, or ask somebody about it, or lead its secret
+/// elsewhere.
+const GONE: NewerRoute = NewerRoute::Refused(None, Reason::RuleGone);
 
 /// A rule that would have required another handshake, or serves no requests.
 const OTHER_HANDSHAKE: Reason =

@@ -1,7 +1,5 @@
 //! A connection goes on while its rule does: the rule after a reload, and in a drain.
 
-use std::net::SocketAddr;
-
 use eyelet_telemetry::info::{Decided, Outcome};
 use eyelet_telemetry::reason::Reason;
 use eyelet_upstream::Upstream;
@@ -30,9 +28,9 @@ impl ServedConnection {
 
     /// Finds the rule of the newest configuration for exchanges that rested before their responses.
     /// Their access lines name the one that decided them.
-    pub fn find_route(&mut self, local: impl FnOnce() -> Option<SocketAddr>) {
+    pub fn find_route(&mut self) {
         let (mut info, has_preface) = (self.info.copy(), !self.preface.is_empty());
-        let rule = ServingRule::of(&self.http, &mut info, has_preface, local);
+        let rule = ServingRule::of(&self.http, &mut info, has_preface, || self.local());
         self.rule = ServingRule { shadows: std::mem::take(&mut self.rule.shadows), ..rule };
     }
 

@@ -51,6 +51,8 @@ pub struct Record {
     pub(crate) bytes_to_client: u64,
     /// The decision about it, if it was held.
     held: Option<HeldInfo>,
+    /// Its refusal by a newer configuration.
+    pub refused_by: Option<Box<ServedConnection>>,
     /// The rules in shadow that take it.
     shadow: Option<Shadows>,
     /// Boxed: few exchanges are traced, and all pay for the size.
@@ -184,6 +186,7 @@ impl Record {
             bytes_to_upstream: 0,
             bytes_to_client: 0,
             held: None,
+            refused_by: None,
             shadow: None,
             trace: None,
         }
@@ -198,6 +201,12 @@ impl Record {
     /// Notes that it came so many milliseconds earlier.
     pub fn began_before(&mut self, ms: u32) {
         self.started_unix_ms = self.started_unix_ms.saturating_sub(ms.into());
+    }
+
+    /// The connection that answers it: that of its exchange, unless a newer configuration has
+    /// refused it.
+    pub fn answered_by<'s>(&'s self, served: &'s ServedConnection) -> &'s ServedConnection {
+        self.refused_by.as_deref().unwrap_or(served)
     }
 
     fn info(&self) -> RequestInfo<'_> {

@@ -42,8 +42,8 @@ pub enum Waited {
     Rests(HeldRest),
     /// Its client is gone. Its line is written.
     Over,
-    /// It may not wait, or not on after so many milliseconds.
-    Refused(Reason, u32),
+    /// It may not wait, or not on after so many milliseconds. A newer configuration may answer it.
+    Refused(Option<Box<ServedConnection>>, Reason, u32),
 }
 
 impl IncomingRequest<'_, '_> {
@@ -66,7 +66,7 @@ impl IncomingRequest<'_, '_> {
             served.ask(key, bytes).map(|place| if is_new { place } else { place.moved() })
         });
         let Some(place) = place else {
-            return Waited::Refused(Reason::Held(HeldEnd::TooMany), since_ms(since));
+            return Waited::Refused(None, Reason::Held(HeldEnd::TooMany), since_ms(since));
         };
         if is_new && place.is_first() && place.decision().is_none() {
             tracing::warn!("{}", place.question().announcement());
@@ -99,17 +99,17 @@ enum WaitEnd {
     Rests((bytes::Bytes, bool)),
     /// Its client is gone.
     Gone(Reason),
-    /// It is ended here.
-    Ended(Reason),
+    /// It is ended here. A newer configuration may answer it.
+    Ended(Option<Box<ServedConnection>>, Reason),
 }
 
 /// The end by a verdict. It answers the rule that asked: once a reload has had another one take the
 /// request, it allows nothing.
 fn decided(served: &ServedConnection, head: &request::Parts, decision: HoldDecision) -> WaitEnd {
-    match served.newer_route(head) {
+    match served.newer_route(head, false) {
         NewerRoute::Same => WaitEnd::Verdict(decision),
-        NewerRoute::Other(..) => WaitEnd::Ended(Reason::RuleGone),
-        NewerRoute::Refused(reason) => WaitEnd::Ended(reason),
+        NewerRoute::Other(..) => WaitEnd::Ended(None, Reason::RuleGone),
+        NewerRoute::Refused(by, reason) => WaitEnd::Ended(by, reason),
     }
 }
 
@@ -136,10 +136,10 @@ impl Wait<'_> {
                 return Poll::Ready(WaitEnd::Gone(gone.reason()));
             }
             if stream.poll_ends(task).is_ready() {
-                return Poll::Ready(WaitEnd::Ended(Reason::Drained(Some(VERDICT))));
+                return Poll::Ready(WaitEnd::Ended(None, Reason::Drained(Some(VERDICT))));
             }
             if connection.is_removed() {
-                return Poll::Ready(WaitEnd::Ended(Reason::RuleGone));
+                return Poll::Ready(WaitEnd::Ended(None, Reason::RuleGone));
             }
             if let Some(end) = time.end(stream, task) {
                 return Poll::Ready(end);
@@ -163,9 +163,9 @@ impl Wait<'_> {
                 let resting = resting(entry.rest(), hold, (place, since));
                 return Waited::Rests(HeldRest::Stream(resting));
             }
-            WaitEnd::Ended(reason) => {
+            WaitEnd::Ended(by, reason) => {
                 entry.dismiss();
-                return Waited::Refused(reason, since_ms(since));
+                return Waited::Refused(by, reason, since_ms(since));
             }
             WaitEnd::Gone(reason) => {
                 (entry.record.failed, entry.record.reason) = (true, reason);
@@ -208,7 +208,7 @@ impl WaitTime<'_> {
             match late {
                 WaitError::Late if self.left().is_zero() => return Some(WaitEnd::Late),
                 WaitError::Late if has_waited && is_filling() => {
-                    return Some(WaitEnd::Ended(Reason::Shed(Shed::Unfinished(VERDICT))));
+                    return Some(WaitEnd::Ended(None, Reason::Shed(Shed::Unfinished(VERDICT))));
                 }
                 WaitError::Late => stream.due_in(self.next()),
                 other => return Some(WaitEnd::Gone(ClientLost::Wait(other).reason())),
