@@ -45,10 +45,8 @@ pub struct ProxiedClient {
     bytes_to_upstream: Rc<Cell<u64>>,
     /// The upstream of its last request, and the connections that are kept to it.
     last: Option<(HttpUpstream, Rc<Shelf>)>,
-    /// True if any request passed.
-    has_passed: bool,
-    /// The reason of the last refusal.
-    refused: Option<Reason>,
+    /// How its connection ends if it asks for no more: any request passed, or all were refused.
+    so_far: Option<End>,
     /// The port that an intercepted client has dialled. Its requests name their host by `Host`.
     dialled: Option<u16>,
     _task: CountedTask,
@@ -69,14 +67,6 @@ pub struct ProxiedRoute {
     pub upstream: HttpUpstream,
     /// The PROXY header that the upstream gets first; empty if none.
     pub preface: Vec<u8>,
-}
-
-/// The reason why a request is refused.
-pub struct ProxiedRefusal<'a> {
-    /// For the log and the client.
-    pub reason: Reason,
-    /// The message of the rule.
-    pub message: Option<&'a str>,
 }
 
 impl ProxiedRequest {
@@ -106,8 +96,7 @@ impl ProxiedClient {
             dialled: destination.map(|destination| destination.port()),
             bytes_to_upstream: Rc::default(),
             last: None,
-            has_passed: false,
-            refused: None,
+            so_far: None,
             _task: task,
         }
     }
@@ -132,10 +121,12 @@ impl ProxiedClient {
             // A client that has not asked again is among the first to go when memory is short.
             http.engine.enters(self.client.handle.key(), Phase::HalfOpen);
         }
-        let (has_passed, refused) = (self.has_passed, self.refused.clone());
-        let over = |reason| match refused {
-            _ if has_passed => End { outcome: Outcome::Spliced, reason },
-            Some(reason) => End { outcome: Outcome::Refused, reason },
+        let so_far = self.so_far.clone();
+        let over = |reason| match so_far {
+            Some(End { outcome: Outcome::Spliced, .. }) => {
+                End { outcome: Outcome::Spliced, reason }
+            }
+            Some(refused) => refused,
             None => End::failed(reason),
         };
         let mut request = Request::empty();
@@ -166,12 +157,9 @@ impl ProxiedClient {
         request: ProxiedRequest,
         to: ProxiedRoute,
     ) -> Result<(), End> {
-        self.has_passed = true;
         let ProxiedRoute { rule, upstream, preface } = to;
-        let shelf = match self.last.take() {
-            Some((last, shelf)) if last == upstream => shelf,
-            _ => Rc::default(),
-        };
+        let kept = self.last.take().filter(|(last, _)| *last == upstream);
+        let shelf = kept.map(|(_, shelf)| shelf).unwrap_or_default();
         self.last = Some((upstream.clone(), shelf.clone()));
         let route = Route::proxied(rule, Arc::new(terminate(upstream)), shelf);
         let served = self.served(http, info, Some(route), preface);
@@ -184,18 +172,24 @@ impl ProxiedClient {
         let mut stream = Stream::one(&mut self.client, length, parts.version, close);
         stream.note_roles(roles);
         let done = exchange(&served, &mut stream, &mut parts, length).await;
-        let close = stream.as_http1().is_none_or(|one| one.close);
-        match (done.client_lost, close) {
-            (true, _) => Err(End { outcome: Outcome::Spliced, reason: Reason::Cut }),
-            (false, true) => {
-                let reason = served.why_last().unwrap_or(Reason::ClosedAfterResponse);
-                Err(End { outcome: Outcome::Spliced, reason })
-            }
-            (false, false) => Ok(()),
-        }
+        let is_over = done.client_lost || stream.as_http1().is_none_or(|one| one.close);
+        let (outcome, reason) = match done.refused {
+            Some(reason) => (Outcome::Refused, reason),
+            None if done.client_lost => (Outcome::Spliced, Reason::Cut),
+            None => (Outcome::Spliced, served.why_last().unwrap_or(Reason::ClosedAfterResponse)),
+        };
+        self.note(End { outcome, reason }, is_over)
     }
 
-    /// Refuses a request, and says why.
+    /// Notes the end of a request. It is that of the connection, too, if that `is_over`.
+    fn note(&mut self, end: End, is_over: bool) -> Result<(), End> {
+        if self.so_far.as_ref().is_none_or(|end| end.outcome == Outcome::Refused) {
+            self.so_far = Some(end.clone());
+        }
+        if is_over { Err(end) } else { Ok(()) }
+    }
+
+    /// Refuses a request, and says why. `message` is that of the rule.
     ///
     /// # Errors
     /// The end of the connection, if the client may have sent a body, or asked to close.
@@ -204,17 +198,16 @@ impl ProxiedClient {
         http: &Rc<Http>,
         info: &ConnectionInfo,
         request: ProxiedRequest,
-        ProxiedRefusal { reason, message }: ProxiedRefusal<'_>,
+        (reason, message): (Reason, Option<&str>),
     ) -> Result<(), End> {
-        self.refused = Some(reason.clone());
         let mut served = self.served(http, info, None, Vec::new());
         served.rule.intermediary = Intermediary::Proxy { message: message.map(Into::into) };
         let Request { parts, length, keep_alive, .. } = request.request;
         let mut stream = Stream::one(&mut self.client, length, parts.version, !keep_alive);
         let refusal = RequestRefusal { status: StatusCode::FORBIDDEN, reason: reason.clone() };
         let is_taken = refuse(&served, &mut stream, Some(&parts), refusal).await;
-        let close = stream.as_http1().is_none_or(|one| one.close);
-        if is_taken && !close { Ok(()) } else { Err(End { outcome: Outcome::Refused, reason }) }
+        let is_over = !is_taken || stream.as_http1().is_none_or(|one| one.close);
+        self.note(End { outcome: Outcome::Refused, reason }, is_over)
     }
 
     /// Adds what was moved to the info, and returns the bytes that were not sent.

@@ -420,7 +420,7 @@ impl Running {
     /// listening sockets, certificates, tickets and files. What could not move goes on here.
     pub fn settle(&mut self) {
         let compress = self.published.snapshot().http.compress.clone();
-        self.published.let_listeners_go();
+        self.published.let_listeners_go(|_| false);
         self.ticket_keeper.stop();
         // This releases the folder for certificates. One without names has no thread.
         match AcmeKeeper::new(txt::look_up) {
@@ -642,7 +642,9 @@ impl Running {
         self.admin.note_draining();
         self.orders.send_modify(|orders| orders.add(Order::Drain));
         // Else ports would stay open with nobody who accepts, until the last connection has ended.
-        self.published.let_listeners_go();
+        // The kernel chooses a UDP socket by their number: without one of them, flows of other
+        // workers would change theirs.
+        self.published.let_listeners_go(Bound::reads_datagrams);
         for worker in self.workers {
             // A worker that panicked has logged it.
             let _ = worker.join();

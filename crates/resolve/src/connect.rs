@@ -74,8 +74,8 @@ pub struct DialOptions<'a> {
     pub balanced: Option<&'a Balanced<'a>>,
     /// The addresses of this host to dial from. `None`: the kernel chooses one.
     pub sources: Option<&'a SourceAddresses>,
-    /// Set once it waits for a descriptor: that it is late then is not the upstream's fault.
-    pub has_waited: Option<&'a Cell<bool>>,
+    /// True while it waits for a descriptor: that it is late then is not the upstream's fault.
+    pub lacks_descriptor: Option<&'a Cell<bool>>,
 }
 
 /// Owner of the sockets of one dial: it registers them, and bounds the waits for them.
@@ -331,8 +331,8 @@ pub struct Dial<'a, O> {
     pub options: &'a DialOptions<'a>,
     /// It leads to a listener of this edge, which will recognise it by both its ends.
     pub to_listener: bool,
-    /// True once it has waited for a descriptor.
-    pub has_waited: Cell<bool>,
+    /// True while it waits for a descriptor.
+    pub lacks_descriptor: &'a Cell<bool>,
 }
 
 /// The event that a dial of several addresses goes on with.
@@ -379,16 +379,17 @@ impl<O: Owner> Dial<'_, O> {
         address: SocketAddr,
         fast_open: bool,
     ) -> Result<Begun<O::Registration>, WaitError> {
-        self.has_waited.set(true);
-        self.options.has_waited.inspect(|told| told.set(true));
-        loop {
+        self.lacks_descriptor.set(true);
+        let begun = loop {
             self.owner.in_time()?;
             sleep(RETRY_DELAY).await;
             match self.begin_only(address, fast_open) {
                 Err(error) if is_out_of_descriptors(&error) => {}
-                begun => return Ok(begun?),
+                begun => break begun,
             }
-        }
+        };
+        self.lacks_descriptor.set(false);
+        Ok(begun?)
     }
 
     fn begin_only(

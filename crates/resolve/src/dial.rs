@@ -131,10 +131,11 @@ pub async fn dial<O: Owner>(
     };
     let configured = matches!(target, DialTarget::Configured(_));
     let to_listener = check_loop(names, info, address, configured)?;
-    let dial = dial_for(owner, names, options, to_listener);
+    let lacks = Cell::new(false);
+    let dial = dial_for(owner, names, (options, &lacks), to_listener);
     let connected = match is_of_other_family(&[address], options) {
         true => Err(End::failed(Reason::MixedFamilies)),
-        false => dial.one(&address).await.map_err(|why| late_dial(&dial.has_waited, why)),
+        false => dial.one(&address).await.map_err(|why| late_dial(dial.lacks_descriptor, why)),
     };
     connected.map_err(|end| Undialled { end, address: Some(address) })
 }
@@ -142,7 +143,7 @@ pub async fn dial<O: Owner>(
 fn dial_for<'a, O>(
     owner: &'a O,
     names: &'a Names,
-    options: &'a DialOptions<'a>,
+    (options, lacks): (&'a DialOptions<'a>, &'a Cell<bool>),
     to_listener: bool,
 ) -> Dial<'a, O> {
     Dial {
@@ -151,7 +152,7 @@ fn dial_for<'a, O>(
         shortages: &names.shortages,
         options,
         to_listener,
-        has_waited: Cell::new(false),
+        lacks_descriptor: options.lacks_descriptor.unwrap_or(lacks),
     }
 }
 
@@ -251,7 +252,8 @@ impl NamedTarget<'_> {
         for address in &addresses {
             to_listener |= check_loop(names, info, *address, self.guard.is_none())?;
         }
-        let dial = dial_for(owner, names, options, to_listener);
+        let lacks = Cell::new(false);
+        let dial = dial_for(owner, names, (options, &lacks), to_listener);
         let doubts = Notify::new();
         let mut later = pin!(async {
             let found = lookup.later(names, &doubts).await;
@@ -260,7 +262,7 @@ impl NamedTarget<'_> {
         let is_partial = lookup.is_partial();
         let later = LaterAddresses { doubts: &doubts, is_partial, found: later.as_mut() };
         let is_other_family = is_of_other_family(&addresses, options);
-        let failed = |why| late_dial(&dial.has_waited, why);
+        let failed = |why| late_dial(dial.lacks_descriptor, why);
         let connected = match &*addresses {
             [] => Err(End::failed(Reason::NoAddress)),
             _ if is_other_family && !is_partial => Err(End::failed(Reason::MixedFamilies)),
@@ -323,7 +325,7 @@ pub fn is_own_shortage(reason: &Reason) -> bool {
     }
 }
 
-/// The reason of a dial that has waited for a descriptor, and was late then.
+/// The reason of a dial that was late while it waited for a descriptor.
 pub fn no_descriptor() -> Reason {
     Reason::Io(Peer::Upstream, (&std::io::Error::from(Errno::MFILE)).into())
 }
@@ -396,10 +398,10 @@ fn failed(wait_error: WaitError) -> End {
     late(wait_error, Stage::Dial)
 }
 
-/// The end of a dial of addresses. One that was late after a wait for a descriptor says so.
-fn late_dial(has_waited: &Cell<bool>, wait_error: WaitError) -> End {
+/// The end of a dial of addresses. One that was late while it waited for a descriptor says so.
+fn late_dial(lacks_descriptor: &Cell<bool>, wait_error: WaitError) -> End {
     match wait_error {
-        WaitError::Late if has_waited.get() => End::failed(no_descriptor()),
+        WaitError::Late if lacks_descriptor.get() => End::failed(no_descriptor()),
         other => failed(other),
     }
 }
@@ -473,7 +475,88 @@ fn refused(reason: Reason) -> End {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    use eyelet_engine::ready::Side;
+    use eyelet_sys::socket;
+
     use super::*;
+    use crate::loops::Loops;
+    use crate::ports::PortShortages;
+
+    /// Far longer than two attempts need.
+    const WAIT: Duration = Duration::from_millis(300);
+
+    /// An owner that lacks descriptors for so many attempts.
+    struct Short(Cell<usize>);
+
+    impl Owner for Short {
+        type Registration = ();
+
+        fn register(&self, _: &OwnedFd, _: Side) -> io::Result<()> {
+            let left = self.0.get().checked_sub(1);
+            left.map_or(Ok(()), |left| {
+                self.0.set(left);
+                Err(Errno::MFILE.into())
+            })
+        }
+
+        fn poll_ended(&self, _: &mut Context<'_>, (): &()) -> Poll<Result<(), WaitError>> {
+            Poll::Pending
+        }
+
+        fn has_failed(&self, (): &()) -> bool {
+            false
+        }
+
+        fn poll_late(&self, _: &mut Context<'_>) -> Poll<WaitError> {
+            Poll::Pending
+        }
+
+        fn in_time(&self) -> Result<(), WaitError> {
+            Ok(())
+        }
+    }
+
+    /// The upstream has a full queue and so drops each SYN.
+    #[test]
+    fn a_late_dial_blames_descriptors_only_while_it_waits_for_one() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        socket::listen(&listener, 0).unwrap();
+        let at = listener.local_addr().unwrap();
+        let _queued = TcpStream::connect(at).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (loops, shortages) = (Loops::new(&[], &[], None), PortShortages::default());
+        for (attempts, lacks_at_last) in [(0, false), (2, false), (usize::MAX, true)] {
+            for is_only in [true, false] {
+                let (lacks, short) = (Cell::new(false), Short(Cell::new(attempts)));
+                let options = DialOptions::default();
+                let dial = Dial {
+                    owner: &short,
+                    loops: &loops,
+                    shortages: &shortages,
+                    options: &options,
+                    to_listener: false,
+                    lacks_descriptor: &lacks,
+                };
+                let dialled = async {
+                    match is_only {
+                        true => dial.one(&at).await,
+                        false => dial.any(&[at], None).await,
+                    }
+                };
+                let late = runtime.block_on(async { timeout(WAIT, dialled).await });
+                assert!(late.is_err(), "{attempts} {is_only}");
+                assert!(attempts == usize::MAX || short.0.get() == 0, "{attempts} {is_only}");
+                assert_eq!(lacks.get(), lacks_at_last, "{attempts} {is_only}");
+            }
+        }
+    }
 
     #[test]
     fn an_own_shortage_takes_no_upstream_down() {
@@ -488,7 +571,7 @@ mod tests {
             (Errno::NOMEM, false),
             (Errno::NOSPC, false),
         ] {
-            let reason = Reason::Io(Peer::Upstream, (&std::io::Error::from(error)).into());
+            let reason = Reason::Io(Peer::Upstream, (&io::Error::from(error)).into());
             assert_eq!(is_upstream_down(&reason), is_down, "{error:?}");
             assert_eq!(is_own_shortage(&reason), !is_down, "{error:?}");
             assert!(may_dial_another(&reason), "{error:?}");

@@ -126,15 +126,18 @@ async fn check(dialler: &Dialler, member: &Member) -> Result<(), CheckError> {
                     }
                 },
             };
-            let (has_waited, sources) = (Cell::new(false), member.sources.some());
-            let options =
-                DialOptions { sources, has_waited: Some(&has_waited), ..Default::default() };
+            let (lacks_descriptor, sources) = (Cell::new(false), member.sources.some());
+            let options = DialOptions {
+                sources,
+                lacks_descriptor: Some(&lacks_descriptor),
+                ..Default::default()
+            };
             let info = info();
             let dial = dial_target(&dialler.names, &dialler.engine, &info, &target, &options);
             match timeout(LIMIT, dial).await {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err(undialled)) => Err(undialled.end.reason.into()),
-                Err(_) if has_waited.get() => Err(no_descriptor().into()),
+                Err(_) if lacks_descriptor.get() => Err(no_descriptor().into()),
                 Err(_) => Err(CheckError::Late),
             }
         }

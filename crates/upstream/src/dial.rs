@@ -112,9 +112,10 @@ pub(crate) async fn dial_unmeasured(
         shared(address.map_or_else(|| to.address.to_string(), |address| address.to_string()))
     };
     let engine = &dialler.engine;
-    let has_waited = Cell::new(false);
+    let lacks_descriptor = Cell::new(false);
     let begun = async {
-        let dial = OneDial { dialler, to, terms: &terms, info, has_waited: &has_waited };
+        let dial =
+            OneDial { dialler, to, terms: &terms, info, lacks_descriptor: &lacks_descriptor };
         let (socket, http2, open) = dial.connect(&mut address).await?;
         let descriptor = Descriptor::new(engine, open);
         let dialled = address.map(|address| (address.ip().to_canonical(), Instant::now()));
@@ -133,7 +134,7 @@ pub(crate) async fn dial_unmeasured(
     let reason = match timeout(terms.wait, begun).await {
         Ok(Ok(dialled)) => return Ok(dialled),
         Ok(Err(failure)) => failure,
-        Err(_) if has_waited.get() => no_descriptor(),
+        Err(_) if lacks_descriptor.get() => no_descriptor(),
         Err(_) => Reason::Timeout(Limit::Connect, None),
     };
     Err(DialFailure { name: name(address), reason })
@@ -158,8 +159,8 @@ struct OneDial<'a> {
     to: &'a HttpUpstream,
     terms: &'a DialTerms<'a>,
     info: &'a ConnectionInfo,
-    /// See [`DialOptions::has_waited`].
-    has_waited: &'a Cell<bool>,
+    /// See [`DialOptions::lacks_descriptor`].
+    lacks_descriptor: &'a Cell<bool>,
 }
 
 impl OneDial<'_> {
@@ -169,7 +170,7 @@ impl OneDial<'_> {
         self,
         address: &mut Option<SocketAddr>,
     ) -> Result<(Socket, bool, Vec<OpenExchange>), Reason> {
-        let Self { dialler, to, info, terms, has_waited } = self;
+        let Self { dialler, to, info, terms, lacks_descriptor } = self;
         let DialTerms { spoken, preface, balanced, sources, .. } = *terms;
         let by_knowledge = spoken == Spoken::Http2;
         let failed = |error: io::Error| Reason::Io(Peer::Upstream, (&error).into());
@@ -184,9 +185,13 @@ impl OneDial<'_> {
         };
         // A relay's writes are the client's: with first bytes a small one would wait for an answer.
         let balanced_to = balanced.as_ref();
-        let has_waited = Some(has_waited);
-        let options =
-            DialOptions { balanced: balanced_to, sources, has_waited, ..DialOptions::default() };
+        let lacks_descriptor = Some(lacks_descriptor);
+        let options = DialOptions {
+            balanced: balanced_to,
+            sources,
+            lacks_descriptor,
+            ..DialOptions::default()
+        };
         let dialled = dial_target(&dialler.names, &dialler.engine, info, &target, &options).await;
         let mut connected = dialled.map_err(|undialled| undialled.end.reason)?;
         let mut open: Vec<OpenExchange> = connected.source.take().into_iter().collect();

@@ -9,7 +9,7 @@ use eyelet_wire::connect::{Target, TargetHost};
 use eyelet_wire::hello::HelloFacts;
 
 use crate::path::active::Active;
-use crate::path::connect::{self, guarded};
+use crate::path::connect;
 use crate::path::fact_source::KnownFacts;
 use crate::path::proxy_protocol;
 use crate::path::requester;
@@ -18,7 +18,7 @@ use eyelet_config::{
     Action, Host, HostPort, HttpAddress, HttpUpstream, Splice, SpliceUpstream, UpstreamHttp2,
 };
 use eyelet_engine::park;
-use eyelet_http::proxied::{self, ProxiedClient, ProxiedRefusal, ProxiedRequest, ProxiedRoute};
+use eyelet_http::proxied::{self, ProxiedClient, ProxiedRequest, ProxiedRoute};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_memory::interner::Name;
 use eyelet_telemetry::info::{ConnectionInfo, End};
@@ -90,13 +90,8 @@ async fn pass(
                 let Some(to) = route(connection, rule, splice) else {
                     return Err(End::failed(Reason::NoDestination));
                 };
-                match Box::pin(guarded::refuses(connection, &to.upstream)).await? {
-                    Some(guarded) => guarded,
-                    None => {
-                        connection.note_state(State::Serving);
-                        return client.pass(http, connection.info, request, to).await;
-                    }
-                }
+                connection.note_state(State::Serving);
+                return client.pass(http, connection.info, request, to).await;
             }
             _ => NOT_PLAIN,
         },
@@ -111,7 +106,7 @@ async fn pass(
         Err(reason) => reason,
     };
     let message = connect::message(connection);
-    client.refuse(http, connection.info, request, ProxiedRefusal { reason: refused, message }).await
+    client.refuse(http, connection.info, request, (refused, message)).await
 }
 
 /// True if no rule but a last refuse rule takes the request.

@@ -74,10 +74,12 @@ impl Published {
         drop(earlier);
     }
 
-    /// Lets the listening sockets go. Each closes once its worker has let it go, too.
-    pub fn let_listeners_go(&self) {
-        let listeners = std::mem::replace(&mut self.latest.lock().listeners, [].into());
-        drop(listeners);
+    /// Lets the listening sockets go that it does not keep. Each closes once its worker has let it
+    /// go, too.
+    pub fn let_listeners_go(&self, keeps: impl Fn(&Bound) -> bool) {
+        let listeners = self.listeners();
+        let kept = listeners.iter().filter(|bound| keeps(bound)).cloned().collect();
+        self.latest.lock().listeners = kept;
     }
 
     /// The newest configuration.

@@ -209,7 +209,6 @@ impl Iterations {
         let now = Instant::now();
         let end = now + self.worker.settings.get().drain_timeout;
         self.worker.accept_last(&mut self.accepting, now + LAST_ACCEPT_TIME);
-        self.worker.listen_datagrams(&[]);
         drain::begin(&self.worker);
         let mut nothing = pin!(pending::<()>());
         while !self.worker.is_empty() {

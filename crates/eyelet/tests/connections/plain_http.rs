@@ -5,9 +5,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::support::dns::{Dns as Names, Says};
 use crate::support::edge::{eyelet, write};
 use crate::support::upstream::{Dns, dns, nobody};
 use crate::support::web::{Heard, head, hear};
@@ -168,6 +170,26 @@ fn a_request_goes_to_its_url_without_what_was_for_the_proxy() {
     drop(client);
     let end = edge.line("the end", |line| line["event"] == "end");
     assert_eq!((&end["client"], &end["outcome"]), (&own.to_string().into(), &"spliced".into()));
+}
+
+/// The name is for a dial, and the second request needs none.
+#[test]
+fn a_kept_connection_waits_for_no_look_up() {
+    let (folder, mirror) = (Folder::new(), Mirror::new());
+    let here = vec![[127, 0, 0, 1].into()];
+    let names = Names::new(&[("mirror.test", Says::Addresses(here, 1))]);
+    let [theirs, own] = [mirror.names.address, names.address].map(|at| at.to_string());
+    let config = mirror.config("", "plain_http = true").replace(&theirs, &own);
+    let edge = Edge::start_whole(&folder, &config, |_| ());
+    let mut client = edge.connect();
+    assert_eq!(ask(&mut client, &get(&mirror.url("/first"))).status, 200);
+    names.says("mirror.test", Says::Silence);
+    let asked = names.asked("mirror.test");
+    assert!(asked > 0);
+    // Longer than its TTL.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(ask(&mut client, &get(&mirror.url("/second"))).status, 200, "{}", edge.log());
+    assert_eq!(names.asked("mirror.test"), asked);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use eyelet_downstream::client::resting_stream::RestingStream;
 use eyelet_downstream::connection::log_entry::RequestLogEntry;
 use eyelet_downstream::connection::served_connection::ServedConnection;
 use eyelet_hold::HoldPlace;
+use eyelet_telemetry::reason::Reason;
 
 /// The result of an exchange.
 #[derive(Default)]
@@ -21,6 +22,8 @@ pub struct ExchangeEnd {
     pub held: Option<Box<HeldRest>>,
     /// The connection to the client is lost.
     pub client_lost: bool,
+    /// The reason for which the request was refused, if it was.
+    pub refused: Option<Reason>,
     /// The server of the request, if another rule than the connection's took it.
     pub by_rule: Option<Rc<ServedConnection>>,
 }

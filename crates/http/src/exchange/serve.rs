@@ -41,7 +41,7 @@ use eyelet_http1::head_lines::ReceivedHead;
 use eyelet_memory::budget::PIECE_BYTES_MIN;
 use eyelet_recoding::NearRequest;
 use eyelet_telemetry::held::{HeldInfo, HeldVerdict};
-use eyelet_telemetry::reason::{HeldEnd, Reason};
+use eyelet_telemetry::reason::{Class, HeldEnd, Reason};
 use eyelet_telemetry::request::Coded;
 use eyelet_upstream::request::{BodyCodings, UpstreamRequest};
 
@@ -425,8 +425,10 @@ impl<'a> Exchange<'a, '_> {
         self.record.refused_by.iter().for_each(|by| by.count_refused(status));
         // The rest of the request's body was dropped already, so it is no longer counted.
         self.stream.refuse_rest();
+        let reason = &self.record.reason;
+        let refused = (reason.class() == Class::Refused).then(|| reason.clone());
         let client_lost = !self.answer(status, method).await;
-        ExchangeEnd { client_lost, ..ExchangeEnd::default() }
+        ExchangeEnd { client_lost, refused, ..ExchangeEnd::default() }
     }
 
     /// Answers with a page of Eyelet. Returns whether the client took it.

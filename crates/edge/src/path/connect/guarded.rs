@@ -9,11 +9,11 @@ use crate::path::active::Active;
 use crate::path::connect;
 use crate::path::peek;
 use crate::path::refuse::RefusalMessage;
-use eyelet_config::{Action, Host, HttpAddress, HttpUpstream, SpliceUpstream};
+use eyelet_config::{Action, SpliceUpstream};
 use eyelet_policy::RuleId;
 use eyelet_resolve::dial::{self, Guard};
 use eyelet_telemetry::info::End;
-use eyelet_telemetry::reason::{Reason, Stage};
+use eyelet_telemetry::reason::Stage;
 
 /// Looks the target up, if each of the rules that might take it dials the client's name. Everything
 /// that is not an internal address is left to the dial.
@@ -38,34 +38,6 @@ pub async fn check(connection: &mut Active<'_>, rules: &[RuleId]) -> Result<(), 
         connection.info.decided.rule = Some(rule.0);
     }
     connect::end(connection, &RefusalMessage::Nothing, end)
-}
-
-/// The reason why the upstream of a request must not be dialled: it is an internal address.
-pub async fn refuses(
-    connection: &mut Active<'_>,
-    upstream: &HttpUpstream,
-) -> Result<Option<Reason>, End> {
-    let (HttpAddress::Tcp(to), Some(allow)) = (&upstream.address, &upstream.chosen) else {
-        return Ok(None);
-    };
-    let (guard, client) = (Guard { allow }, connection.info.client.ip());
-    let name = match &to.host {
-        Host::Ip(ip) => {
-            return Ok(dial::check_guard(&ip.to_string(), &[*ip], guard).err().map(why));
-        }
-        Host::Name(name) => name,
-    };
-    connection.handle.due_in(2 * connection.edge.snapshot.config.limits.connect_timeout);
-    let mut refused = None;
-    let look = async {
-        refused = dial::guarded(&connection.edge.names, client, name, &[guard]).await;
-    };
-    peek::while_there(connection.edge, connection.handle, look, Stage::Destination).await?;
-    Ok(refused.map(why))
-}
-
-fn why(end: End) -> Reason {
-    end.reason
 }
 
 /// The guard of an action that dials the name of the hello, and nothing else.
