@@ -641,7 +641,7 @@ impl Running {
         drop(self.acme_keeper);
         self.admin.note_draining();
         self.orders.send_modify(|orders| orders.add(Order::Drain));
-        // Ports with nobody who accepts. But by the number of UDP sockets the kernel chooses theirs.
+        // Nobody accepts there. But by the number of UDP sockets the kernel chooses one for a flow.
         self.published.let_listeners_go(Bound::reads_datagrams);
         for worker in self.workers {
             // A worker that panicked has logged it.
