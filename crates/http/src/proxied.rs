@@ -45,7 +45,7 @@ pub struct ProxiedClient {
     bytes_to_upstream: Rc<Cell<u64>>,
     /// The upstream of its last request, and the connections that are kept to it.
     last: Option<(HttpUpstream, Rc<Shelf>)>,
-    /// How its connection ends if it asks for no more: any request passed, or all were refused.
+    /// The end of its connection if it asks for no more: any request passed, or all were refused.
     so_far: Option<End>,
     /// The port that an intercepted client has dialled. Its requests name their host by `Host`.
     dialled: Option<u16>,

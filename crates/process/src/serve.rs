@@ -641,9 +641,7 @@ impl Running {
         drop(self.acme_keeper);
         self.admin.note_draining();
         self.orders.send_modify(|orders| orders.add(Order::Drain));
-        // Else ports would stay open with nobody who accepts, until the last connection has ended.
-        // The kernel chooses a UDP socket by their number: without one of them, flows of other
-        // workers would change theirs.
+        // Nobody accepts there. But by the number of UDP sockets the kernel chooses one for a flow.
         self.published.let_listeners_go(Bound::reads_datagrams);
         for worker in self.workers {
             // A worker that panicked has logged it.
