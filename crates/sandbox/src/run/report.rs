@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::serving::{ANY_REQUEST, HTTP, HTTPS, NO_RULE, UNLISTED};
-use crate::list::AllowList;
+use crate::list::{AllowList, AllowedEntry};
 use crate::names::{Repeated, ResolvedNames};
 use crate::refusals::NO_ENTRY;
 
@@ -338,7 +338,7 @@ impl RunRecord {
                 (false, _) => place.to_string(),
             };
             // Who has said no name was not let out by one.
-            if AllowList::read(&entry).is_err() {
+            if !allows_only(&entry, &place.name) {
                 continue;
             }
             let (sum, by) = entries.entry(entry).or_default();
@@ -363,6 +363,10 @@ impl RunRecord {
             let by = self.program(&place.name).map_or(String::new(), |by| format!(", by {by}"));
             let (entry, other) =
                 (place.to_string(), format!("`tcp {place}` if it is no TLS or HTTP"));
+            // Every name that is asked for has an address here.
+            if !allows_only(&entry, &place.name) {
+                continue;
+            }
             let _ = writeln!(list, "{entry:<40} # refused: {count}, {other}{by}");
         }
         list
@@ -462,6 +466,16 @@ impl RunRecord {
             "left_out": self.more + names.more,
         })
     }
+}
+
+/// True if a line of a list allows this name and no other. A command may make up names that are no
+/// entries, or entries for others, such as `*.com`.
+fn allows_only(line: &str, name: &str) -> bool {
+    let list = AllowList::read(line).unwrap_or_default();
+    list.entries().next().is_some_and(|entry| {
+        let (AllowedEntry::Name { name: own, .. } | AllowedEntry::Tcp { host: own, .. }) = entry;
+        !own.starts_with('.') && own.eq_ignore_ascii_case(name)
+    })
 }
 
 /// The name that the profile gives a rule, if the rule is one of its own.
@@ -615,6 +629,52 @@ mod tests {
         let list = record.list(&AllowList::read(".b.example").expect("a list"));
         let entries: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
         assert_eq!(entries, ["a.example"]);
+    }
+
+    /// DNS inside has every name while a list is learnt, and no line may allow more than was tried.
+    #[test]
+    fn names_that_a_command_makes_up_are_no_lines_of_a_learnt_list() {
+        let made_up = [
+            "*",
+            "*.com",
+            "*a.example",
+            ".com",
+            "-x..a",
+            "-x.a",
+            "a.1",
+            "a b",
+            "tcp b.example",
+            "c.example#",
+            "c.example:80",
+            "https://d.example",
+            "b.example\n.com",
+            "",
+        ];
+        let mut names = ResolvedNames::default();
+        let mut reached = String::new();
+        for name in made_up.into_iter().chain(["plain.example", "_sip.x-1.example"]) {
+            let (ip, _) = names.stand_ins.ask(name).expect("room");
+            let once = Repeated { count: 1, first: "2026-11-29T10:00:00.000Z".into() };
+            names.dialled.insert((ip, 8443).into(), once);
+            for port in [443, 9443] {
+                let line = json!({
+                    "event": "end", "outcome": "spliced", "sni": name,
+                    "destination": format!("{ip}:{port}"),
+                });
+                reached.push_str(&format!("{line}\n"));
+            }
+        }
+        let mut record = RunRecord::read(reached.as_bytes(), |_| ()).expect("lines");
+        record.resolve(&mut names);
+        let list = record.list(&AllowList::default());
+        let mut entries: Vec<_> = list.lines().filter_map(|line| line.split(" #").next()).collect();
+        entries.iter_mut().for_each(|entry| *entry = entry.trim());
+        let expected = ["_sip.x-1.example", "plain.example"]
+            .map(|name| [name.to_owned(), format!("{name}:8443"), format!("{name}:9443")]);
+        let mut expected: Vec<_> = expected.as_flattened().iter().map(String::as_str).collect();
+        (entries.sort_unstable(), expected.sort_unstable());
+        assert_eq!(entries, expected, "{list}");
+        assert!(AllowList::read(&list).is_ok(), "{list}");
     }
 
     #[test]
