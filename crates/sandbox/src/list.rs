@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use eyelet_wire::hello::HostName;
+use eyelet_config::HostName;
 
 /// The ports of a name without one: HTTPS, and HTTP for programs that have not moved on, such as
 /// apt.
