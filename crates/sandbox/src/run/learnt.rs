@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::names::ResolvedNames;
 
-    /// A client that dials an address says no name, and an entry is a name.
+    /// A client that dials an address says no name: its entry is one for any protocol.
     #[test]
     fn a_learnt_list_has_what_is_new_and_an_entry() {
         let line = |to: &str, sni: Option<&str>| {
@@ -94,8 +94,9 @@ mod tests {
         ];
         let record = RunRecord::read(lines.concat().as_bytes(), |_| ()).expect("lines");
         let list = record.list(&AllowList::read(".b.example").expect("a list"));
-        let entries: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
-        assert_eq!(entries, ["a.example"]);
+        let entries = list.lines().filter_map(|line| line.split(" #").next());
+        let entries: Vec<&str> = entries.map(str::trim).collect();
+        assert_eq!(entries, ["a.example", "tcp 192.0.2.1:443", "tcp [2001:db8::1]:8443"]);
     }
 
     /// DNS inside has every name while a list is learnt, and no line may allow more than was tried.
