@@ -19,6 +19,7 @@ pub use checked::{Config, WatchedFile};
 pub use eyelet_document::diagnostic::{Diagnostic, Severity};
 pub use eyelet_files::{Depth, UnchangedPairs, users};
 pub use eyelet_pki::certificate::CertificateFiles;
+pub use eyelet_wire::hello::HostName;
 pub use load::{Loaded, load, load_next, parse};
 pub use model::dns::{Dns, DnsTransport, NameServer};
 pub use model::headers::Fields;

@@ -4,13 +4,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use eyelet_config::HostName;
+
 /// The ports of a name without one: HTTPS, and HTTP for programs that have not moved on, such as
 /// apt.
 const WEB: [u16; 2] = [443, 80];
-/// Characters of a name (RFC 1035 section 2.3.4).
-const NAME_CHARS_MAX: usize = 253;
-/// Characters of a label.
-const LABEL_CHARS_MAX: usize = 63;
 
 /// Different ports: each has a socket for each version of IP, and all go by one message of at most
 /// 253 descriptors (unix(7)), with two for DNS, two that tell of refused connections, and one that
@@ -200,11 +198,9 @@ fn read_port(text: &str) -> Result<u16, String> {
     })
 }
 
+/// Checks that the edge takes a name in its rules.
 fn check_name(name: &str) -> Result<(), String> {
-    let is_char = |char: u8| char.is_ascii_alphanumeric() || char == b'-' || char == b'_';
-    let is_label =
-        |label: &str| (1..=LABEL_CHARS_MAX).contains(&label.len()) && label.bytes().all(is_char);
-    if name.len() <= NAME_CHARS_MAX && name.split('.').all(is_label) {
+    if HostName::new(name.as_bytes()).is_ok() {
         return Ok(());
     }
     Err(match name.is_ascii() {
@@ -297,6 +293,8 @@ mod tests {
                 "b\u{fc}cher.example",
                 "expected `b\u{fc}cher.example` as DNS has it, which begins with `xn--`",
             ),
+            ("-a.example", "expected a host name, such as `a.example`, not `-a.example`"),
+            ("tcp a.1:22", "expected a host name, such as `a.example`, not `a.1`"),
             ("a..example", "expected a host name, such as `a.example`, not `a..example`"),
         ] {
             let faults = AllowList::read(&format!("# one\n{line}\n"));

@@ -11,6 +11,9 @@ use eyelet_edge::snapshot::check::{self, MISTAKES, counted};
 use eyelet_process::control;
 use eyelet_sandbox::{RunServing, StandIns, read_lists};
 
+/// Says what a profile without a list needs.
+const NO_LIST: &str = "it has no list: without `--allow FILE` or `--learn FILE` all is refused";
+
 /// Prints the mistakes of `file`. Exits with 0, or with 2 if a mistake is an error.
 pub fn check(file: &Path, out: &mut impl Write) -> ExitCode {
     let SandboxNames { names, are_alone } = sandbox_names(file);
@@ -55,7 +58,11 @@ fn print(file: &Path, name: &str, mistakes: &str, out: &mut impl Write) -> io::R
 /// Checks a profile. Returns the lines that say what it has.
 fn check_profile((file, name): (&Path, &str), profile: &SandboxProfile) -> Result<String, String> {
     let (list, mut notes) = read_lists(profile)?;
-    let serving = RunServing::new(profile, &list, profile.dry_run, Path::new("/dev/null"));
+    let own = RunServing::new(profile, &list, profile.dry_run, Path::new("/dev/null"));
+    let serving = own.with_list_to_come(profile);
+    if serving.lets_all_pass && !own.lets_all_pass && !own.asks {
+        notes.push(NO_LIST.to_owned());
+    }
     notes.extend(serving.check(&profile.secrets)?);
     let at = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let addresses: Vec<SocketAddr> = serving.checked_ports()?.into_iter().map(at).collect();

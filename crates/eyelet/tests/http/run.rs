@@ -383,18 +383,25 @@ fn what_cannot_be_started_is_said() {
     let port = taken.local_addr().unwrap().port().to_string();
     let (plain, script) = (pki.text("ca.pem"), pki.text("app.py"));
     pki.folder.write("app.py", "");
+    let in_path = pki.folder.path().join("in-path");
+    std::fs::create_dir_all(in_path.join("a-folder")).unwrap();
+    std::fs::write(in_path.join("found.py"), "").unwrap();
+    let found = in_path.join("found.py").display().to_string();
     for (options, child, status, text) in [
         (&[][..], "./no-such-program", 127, "cannot start the command"),
         (&[], &plain, 126, &format!("{plain}: not executable: chmod +x {plain}\n")),
         (&[], &script, 126, &format!("chmod +x {script}, or is it `python3 {script}`?")),
         (&[], "/", 126, "/: it is a folder"),
+        (&[], "found.py", 126, &format!("chmod +x {found}, or is it `python3 {found}`?")),
+        (&[], "a-folder", 126, "in-path/a-folder is a folder"),
         (&[], "app.py", 127, "app.py: no such program in PATH; is it `python3 app.py`?"),
         (&["--port", &port], "true", 1, &format!("the command's port {port} is taken; `ss -l")),
         (&["--watch", "/no/such/folder"], "true", 1, "cannot watch /no/such/folder"),
         (&["--client-ca", "/no/such/file"], "true", 1, "/no/such/file"),
     ] {
         let mut command = command(&pki, "run", options);
-        command.current_dir(pki.folder.path());
+        let path = format!("{}:{}", std::env::var("PATH").unwrap(), in_path.display());
+        command.current_dir(pki.folder.path()).env("PATH", path);
         let said = output(command.args(["--", child]));
         assert_eq!(said.status.code(), Some(status), "{child} {options:?}: {}", said.text);
         assert!(said.text.contains(text), "{}", said.text);

@@ -224,6 +224,31 @@ fn what_stands_in_a_list_stays_when_more_is_learnt() {
     assert_eq!((ran.status.code(), &*third), (Some(125), "no entry at all\n"), "{}", ran.text);
 }
 
+/// While a list is learnt DNS has every name, also such as no program asks for by itself.
+#[test]
+fn names_that_a_command_makes_up_do_not_widen_its_list() {
+    if !is_possible() || !need("python3") {
+        return;
+    }
+    let folder = Folder::new();
+    let script = "import socket, struct\n\
+        for labels in [b'*', b'com'], [b'*'], [b'-x', b'a'], [b'a b'], [b'plain', b'test']:\n \
+        name = b''.join(bytes([len(label)]) + label for label in labels)\n \
+        ask = struct.pack('>6H', 7, 256, 1, 0, 0, 0) + name + struct.pack('>B2H', 0, 1, 1)\n \
+        dns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n \
+        dns.sendto(ask, ('192.0.2.53', 53))\n \
+        at = socket.inet_ntoa(dns.recv(512)[-4:])\n \
+        print(at, socket.socket().connect_ex((at, 8443)))";
+    let learn = || Sandbox::without_list(&folder, &HOSTS).option("--learn", "learnt.txt");
+    let ran = learn().run(&["python3", "-c", script]);
+    assert!(ran.text.contains("refused: *.com:8443: no entry has port 8443"), "{}", ran.text);
+    let learnt = std::fs::read_to_string(folder.path().join("learnt.txt")).unwrap();
+    let entries: Vec<&str> = learnt.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(entries, ["plain.test:8443"], "{learnt}");
+    let again = learn().script("true");
+    assert!(again.status.success(), "{}", again.text);
+}
+
 #[test]
 fn a_report_whose_folder_was_moved_is_a_failure() {
     if !is_possible() {
@@ -235,7 +260,7 @@ fn a_report_whose_folder_was_moved_is_a_failure() {
     let sandbox = Sandbox::new(&folder, &HOSTS, "app.test").option("--report", "out/report.json");
     let ran = sandbox.script(script);
     assert_eq!(ran.status.code(), Some(125), "{}", ran.text);
-    assert!(ran.text.contains("/out/report.json is another file now"), "{}", ran.text);
+    assert!(ran.text.contains("/out/report.json is another file now: somebody"), "{}", ran.text);
     let own = std::fs::read_to_string(folder.path().join("aside/report.json")).unwrap();
     assert!(own.contains("\"status\": 0"), "{own}");
 }

@@ -240,12 +240,12 @@ fn places_at_ports_that_no_entry_has_are_in_the_report() {
     }
     let folder = Folder::new();
     let script = "python3 -c 'import socket\nfor at in (\"app.test\", 22), (\"10.0.0.7\", 8080), \
-        (\"app.test\", 25), (\"2001:db8::1\", 22), (\"127.0.0.1\", 9):\n try:\n  \
+        (\"app.test\", 25), (\"2001:db8::1\", 22), (\"127.0.0.1\", 9), (\"::1\", 9):\n try:\n  \
         socket.create_connection(at)\n except ConnectionRefusedError: print(\"refused\")'";
     let sandbox = Sandbox::new(&folder, &HOSTS, "app.test:443").option("--report", "report.json");
     let ran = sandbox.script(script);
     // Each at once, by every address that it has.
-    assert_eq!(ran.text.matches("refused\n").count(), 5, "{}", ran.text);
+    assert_eq!(ran.text.matches("refused\n").count(), 6, "{}", ran.text);
     assert!(ran.text.contains("refused: app.test:22: no entry has port 22, "), "{}", ran.text);
     let report = report(folder.path());
     let refused = report["refused"].as_array().unwrap();
@@ -334,4 +334,32 @@ fn a_rule_for_a_name_that_no_entry_has_is_a_mistake() {
     let checked = eyelet(&["check", "p.toml"]);
     assert_eq!(checked.status.code(), Some(2), "{}", checked.text);
     assert!(checked.text.starts_with("list.txt:1: error: paths cannot"), "{}", checked.text);
+}
+
+#[test]
+fn a_profile_whose_list_comes_by_an_option_is_sound() {
+    if !is_possible() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write(
+        "p.toml",
+        "[sandbox.p]\n[[sandbox.p.rule]]\nsni = \"app.test\"\naction = \"terminate\"\n\
+         certificate = \"mint\"\nmethod = \"GET\"\n",
+    );
+    let eyelet = |words: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_eyelet"));
+        output(command.args(words).current_dir(folder.path()))
+    };
+    let checked = eyelet(&["check", "p.toml"]);
+    let noted = "warning: [sandbox.p]: it has no list: without `--allow FILE`";
+    assert!(checked.status.success() && checked.text.contains(noted), "{}", checked.text);
+    let explained = eyelet(&["explain", "p.toml", "--profile", "p", "--sni", "app.test"]);
+    assert!(explained.status.success(), "{}", explained.text);
+    assert!(explained.text.contains("it is not on the list"), "{}", explained.text);
+    for (list, status) in [("app.test", 0), ("other.test", 125)] {
+        let sandbox = Sandbox::new(&folder, &HOSTS, list).option("--config", "p.toml");
+        let ran = sandbox.option("--profile", "p").script("true");
+        assert_eq!(ran.status.code(), Some(status), "{list}: {}", ran.text);
+    }
 }

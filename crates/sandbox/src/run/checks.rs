@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use eyelet_config::{SandboxAction, SecretSettings};
+use eyelet_config::{SandboxAction, SandboxProfile, SecretSettings};
 use eyelet_secrets::SecretTerms;
 
 use super::serving::{HTTP, RulePart, RunServing, both, patterns, rest_at};
@@ -12,6 +12,15 @@ use super::serving::{HTTP, RulePart, RunServing, both, patterns, rest_at};
 const SHOWN_MAX: usize = 5;
 
 impl RunServing<'_> {
+    /// The places to check where no command is run. A profile without a list gets it by an option,
+    /// and any name may stand there.
+    #[must_use]
+    pub fn with_list_to_come(self, profile: &SandboxProfile) -> Self {
+        let has_list = !profile.allow.is_empty() || !profile.allow_files.is_empty();
+        let lets_all_pass = self.lets_all_pass || !has_list;
+        Self { lets_all_pass, asks: self.asks && !lets_all_pass, ..self }
+    }
+
     /// Checks the rules, the ports and the secrets. Returns notes for the user.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! A run of a command: the configuration of the edge that serves it, and the record of what it did.
 
 mod checks;
+mod learnt;
 mod outputs;
 mod p12;
 mod report;

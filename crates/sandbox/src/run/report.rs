@@ -2,14 +2,13 @@
 //! the access lines of its connections and from its questions to DNS.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{self, BufRead};
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::serving::{ANY_REQUEST, HTTP, HTTPS, NO_RULE, UNLISTED};
-use crate::list::AllowList;
+use super::serving::{ANY_REQUEST, NO_RULE, UNLISTED};
 use crate::names::{Repeated, ResolvedNames};
 use crate::refusals::NO_ENTRY;
 
@@ -28,40 +27,40 @@ const AMBIGUOUS: &str = "its path or its method could be read in two ways";
 
 /// A name and a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+pub(super) struct Place {
     /// The name that the client said, or the address that it dialled.
-    name: String,
+    pub(super) name: String,
     /// 0 if it is not known.
-    port: u16,
+    pub(super) port: u16,
     /// True if a `tcp` entry let it pass.
-    is_tcp: bool,
+    pub(super) is_tcp: bool,
 }
 
 /// A request that was read, without its query.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct RecordedRequest {
+pub(super) struct RecordedRequest {
     method: String,
     path: String,
 }
 
 /// A refusal of a connection, or of a request that rules on requests have decided.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct RecordedRefusal {
-    place: Place,
+pub(super) struct RecordedRefusal {
+    pub(super) place: Place,
     request: Option<RecordedRequest>,
     rule: Option<String>,
-    reason: String,
+    pub(super) reason: String,
 }
 
 /// Refusals, each with how often it came.
-type RecordedRefusals = BTreeMap<RecordedRefusal, Repeated>;
+pub(super) type RecordedRefusals = BTreeMap<RecordedRefusal, Repeated>;
 
 /// The connections to a place.
 #[derive(Clone, Copy, Debug, Default)]
-struct Traffic {
-    connections: u64,
+pub(super) struct Traffic {
+    pub(super) connections: u64,
     bytes_sent: u64,
-    bytes_received: u64,
+    pub(super) bytes_received: u64,
     /// True if no list has it.
     is_unlisted: bool,
 }
@@ -80,7 +79,7 @@ impl Place {
         (Self { name, port: port.parse().unwrap_or(0), is_tcp: tcp.is_some() }, host)
     }
 
-    fn is_address(&self) -> bool {
+    pub(super) fn is_address(&self) -> bool {
         self.name.parse::<IpAddr>().is_ok()
     }
 }
@@ -118,8 +117,8 @@ impl fmt::Display for RecordedRefusal {
 /// A record of the connections and look-ups of a run.
 #[derive(Debug, Default)]
 pub struct RunRecord {
-    reached: BTreeMap<Place, Traffic>,
-    refused: RecordedRefusals,
+    pub(super) reached: BTreeMap<Place, Traffic>,
+    pub(super) refused: RecordedRefusals,
     /// Requests that passed, and that rules on requests would have refused.
     would_refuse: RecordedRefusals,
     /// Requests and connections that were held, as the report has them.
@@ -320,52 +319,8 @@ impl RunRecord {
     }
 
     /// The program that asked for a name first.
-    fn program(&self, name: &str) -> Option<&str> {
+    pub(super) fn program(&self, name: &str) -> Option<&str> {
         self.programs.get(name)?.as_deref()
-    }
-
-    /// The places that were reached, and the names whose ports no entry has, as a list for
-    /// `--allow`. Those that `known` allows are left out.
-    pub fn list(&self, known: &AllowList) -> String {
-        let mut entries = BTreeMap::<String, (Traffic, Option<&str>)>::new();
-        let is_new =
-            |(place, _): &(&Place, &Traffic)| !known.allows(&place.name, place.port, place.is_tcp);
-        for (place, traffic) in self.reached.iter().filter(is_new) {
-            // Clients say no name for an address.
-            let entry = match (place.is_tcp || place.is_address(), place.port) {
-                (true, _) => format!("tcp {place}"),
-                (false, 0 | HTTP | HTTPS) => place.name.clone(),
-                (false, _) => place.to_string(),
-            };
-            // Who has said no name was not let out by one.
-            if AllowList::read(&entry).is_err() {
-                continue;
-            }
-            let (sum, by) = entries.entry(entry).or_default();
-            *by = self.program(&place.name);
-            sum.connections += traffic.connections;
-            sum.bytes_received += traffic.bytes_received;
-        }
-        let mut list = String::new();
-        for (entry, (Traffic { connections, bytes_received, .. }, by)) in entries {
-            let by = by.map_or(String::new(), |by| format!(", by {by}"));
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                list,
-                "{entry:<40} # connections: {connections}, bytes received: {bytes_received}{by}"
-            );
-        }
-        let dialled = self.refused.iter().filter(|(refusal, _)| {
-            let RecordedRefusal { place: Place { name, .. }, reason, .. } = refusal;
-            reason.starts_with(NO_ENTRY) && name.parse::<IpAddr>().is_err()
-        });
-        for (RecordedRefusal { place, .. }, Repeated { count, .. }) in dialled {
-            let by = self.program(&place.name).map_or(String::new(), |by| format!(", by {by}"));
-            let (entry, other) =
-                (place.to_string(), format!("`tcp {place}` if it is no TLS or HTTP"));
-            let _ = writeln!(list, "{entry:<40} # refused: {count}, {other}{by}");
-        }
-        list
     }
 
     /// The lines of the summary.
@@ -521,6 +476,7 @@ fn cut(lines: &mut Vec<String>, new: Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::list::AllowList;
 
     #[test]
     fn a_run_is_told_from_its_access_lines() {
@@ -595,26 +551,6 @@ mod tests {
         ] {
             assert_eq!(shown_reason(reason, "a.example"), expected);
         }
-    }
-
-    /// A client that dials an address says no name, and an entry is a name.
-    #[test]
-    fn a_learnt_list_has_what_is_new_and_an_entry() {
-        let line = |to: &str, sni: Option<&str>| {
-            let outcome =
-                json!({"event": "end", "outcome": "spliced", "sni": sni, "destination": to});
-            format!("{outcome}\n")
-        };
-        let lines = [
-            line("192.0.2.1:443", None),
-            line("[2001:db8::1]:8443", None),
-            line("192.0.2.1:443", Some("a.example")),
-            line("192.0.2.1:443", Some("b.example")),
-        ];
-        let record = RunRecord::read(lines.concat().as_bytes(), |_| ()).expect("lines");
-        let list = record.list(&AllowList::read(".b.example").expect("a list"));
-        let entries: Vec<&str> = list.lines().filter_map(|line| line.split(' ').next()).collect();
-        assert_eq!(entries, ["a.example"]);
     }
 
     #[test]

@@ -123,14 +123,22 @@ const OF_V4: [libc::sock_filter; 11] = [
     end(0),
 ];
 
-/// The filter for IPv6, with the last four bytes of the sender for `::1`.
-const OF_V6: [libc::sock_filter; 8] = [
+/// The filter for IPv6, in which the sender `::1` is compared by four bytes at a time.
+const OF_V6: [libc::sock_filter; 16] = [
     byte(6),
-    is(TCP as u32, (0, 5)),
+    is(TCP as u32, (0, 13)),
     byte(V6_BYTES as u32 + 13),
-    is(REFUSES as u32, (0, 3)),
+    is(REFUSES as u32, (0, 11)),
     four(V6_BYTES as u32 + 4),
-    is(0, (0, 1)),
+    is(0, (0, 9)),
+    four(8),
+    is(0, (0, 6)),
+    four(12),
+    is(0, (0, 4)),
+    four(16),
+    is(0, (0, 2)),
+    four(20),
+    is(1, (1, 0)),
     end(PACKET_BYTES),
     end(0),
 ];
@@ -174,5 +182,53 @@ mod tests {
         }
         assert_eq!(refused(&[0x4f; 61]), None);
         assert_eq!(refused(&[0; 80]), None);
+    }
+
+    /// Sockets of the Unix domain take filters, too, and their datagrams may be any packets.
+    #[test]
+    fn the_filters_take_refusals_of_others_than_loopback() {
+        let [v4, v6] = [&OF_V4[..], &OF_V6[..]].map(|filter| {
+            let (sender, receiver) = std::os::unix::net::UnixDatagram::pair().unwrap();
+            receiver.set_nonblocking(true).unwrap();
+            let receiver = OwnedFd::from(receiver);
+            attach(&receiver, filter).unwrap();
+            (sender, receiver)
+        });
+        let packet = |from: IpAddr, protocol: u8, number: u8, flags: u8| {
+            let tcp = [&[0, 22, 0, 9, 0, 0, 0, number, 0, 0, 0, 1, 0x50, flags][..], &[0; 6]];
+            let ip = match from {
+                IpAddr::V4(from) => {
+                    let fixed = [0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0];
+                    [&fixed[..], &from.octets(), &[192, 0, 2, 9]].concat()
+                }
+                IpAddr::V6(from) => {
+                    let fixed = [0x60, 0, 0, 0, 0, 20, protocol, 64];
+                    [&fixed[..], &from.octets(), &[0x20; 16]].concat()
+                }
+            };
+            [ip, tcp.concat()].concat()
+        };
+        for (from, is_taken) in [
+            ("192.0.2.1", true),
+            ("126.0.0.1", true),
+            ("127.0.0.1", false),
+            ("127.9.0.1", false),
+            ("2001:db8::1", true),
+            ("::2", true),
+            ("::", true),
+            ("::1:0:1", true),
+            ("0:1::1", true),
+            ("fe80::1", true),
+            ("::1", false),
+        ] {
+            let from: IpAddr = from.parse().unwrap();
+            let (sender, receiver) = if from.is_ipv4() { &v4 } else { &v6 };
+            for other in [(17, 0, REFUSES), (TCP, 1, REFUSES), (TCP, 0, 4)] {
+                sender.send(&packet(from, other.0, other.1, other.2)).unwrap();
+            }
+            sender.send(&packet(from, TCP, 0, REFUSES)).unwrap();
+            assert_eq!(next(receiver), is_taken.then_some((from, 22).into()), "{from}");
+            assert_eq!(next(receiver), None, "{from}");
+        }
     }
 }

@@ -87,7 +87,7 @@ fn read(args: &ExplainArgs, name: &str) -> Result<(Config, Dialled), String> {
     let profile = sandbox_profile(&args.file, name).map_err(lines)?;
     let (list, _) = read_lists(&profile)?;
     let serving = RunServing::new(&profile, &list, profile.dry_run, Path::new("/dev/null"));
-    serving.check(&profile.secrets)?;
+    serving.with_list_to_come(&profile).check(&profile.secrets)?;
     let ports = serving.checked_ports()?;
     let each = |port: &u16| INSIDE.map(|ip| SocketAddr::new(ip, *port));
     let addresses: Vec<SocketAddr> = ports.iter().flat_map(each).collect();

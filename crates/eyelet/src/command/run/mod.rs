@@ -242,7 +242,7 @@ struct Session<'a> {
     hung_up: Option<(Signal, Instant)>,
     /// The words for what becomes of clients while the application listens nowhere.
     wait: String,
-    /// The time at which is said that the application has not ended yet.
+    /// The time at which is said that the application has not ended yet, after Ctrl-C.
     hint_at: Option<Instant>,
     /// The application's process.
     pid: u32,
@@ -282,7 +282,10 @@ impl<'a> Session<'a> {
                         child.pass(signal);
                         self.hung_up = Some((signal, Instant::now()));
                     }
-                    (_, Some(child)) if is_ending => child.kill(),
+                    (_, Some(child)) if is_ending => {
+                        self.hint_at = None;
+                        child.kill();
+                    }
                     (signal, Some(_)) => {
                         is_ending = true;
                         self.end(signal);
@@ -331,7 +334,8 @@ impl<'a> Session<'a> {
 
     /// Has the application end by this signal.
     fn end(&mut self, signal: Signal) {
-        self.hint_at = Some(Instant::now() + HINT_AFTER);
+        // Others are sent by who types no Ctrl-C here, such as `eyelet stop`.
+        self.hint_at = (signal == Signal::INT).then(|| Instant::now() + HINT_AFTER);
         if let Some(child) = &self.child {
             child.end(signal);
         }

@@ -30,18 +30,25 @@ pub(super) fn check(command: &[OsString]) -> Result<(), (String, u8)> {
     let path = Path::new(word);
     let shown = path.display();
     let is_bare = path.components().count() == 1 && !word.to_string_lossy().contains('/');
-    let states: Vec<State> = match is_bare {
-        true => folders().iter().map(|folder| State::of(&folder.join(path))).collect(),
-        false => vec![State::of(path)],
+    let paths: Vec<PathBuf> = match is_bare {
+        true => folders().iter().map(|folder| folder.join(path)).collect(),
+        false => vec![path.to_owned()],
     };
-    if states.contains(&State::Executable) {
+    let states: Vec<(State, &Path)> = paths.iter().map(|path| (State::of(path), &**path)).collect();
+    if states.iter().any(|(state, _)| *state == State::Executable) {
         return Ok(());
     }
-    let (why, code) = match states.iter().find(|state| **state != State::Absent) {
+    let (why, code) = match states.iter().find(|(state, _)| *state != State::Absent) {
         None if is_bare => (format!("no such program in PATH{}", meant(path)), NOT_FOUND),
         None => ("no such file".to_owned(), NOT_FOUND),
-        Some(State::Folder) => ("it is a folder".to_owned(), NOT_EXECUTABLE),
-        Some(_) => (format!("not executable: chmod +x {shown}{}", by_runner(path)), NOT_EXECUTABLE),
+        Some((State::Folder, found)) if is_bare => {
+            (format!("{} is a folder", found.display()), NOT_EXECUTABLE)
+        }
+        Some((State::Folder, _)) => ("it is a folder".to_owned(), NOT_EXECUTABLE),
+        Some((_, found)) => {
+            let by_runner = by_runner(found);
+            (format!("not executable: chmod +x {}{by_runner}", found.display()), NOT_EXECUTABLE)
+        }
     };
     Err((format!("cannot start the command: {shown}: {why}"), code))
 }

@@ -15,8 +15,9 @@ pub struct SandboxArgs {
     /// `tcp a.example:5432` for other protocols; may be given several times
     #[arg(long, value_name = "FILE")]
     pub(super) allow: Vec<PathBuf>,
-    /// Let the command reach every public name by TLS and HTTP, and write those that it has reached
-    /// to this list; what stands in it stays, and is allowed
+    /// Let the command reach every public name by TLS and HTTP, at ports 443 and 80 and those of
+    /// this list, and add to it the names that it has reached, and those that were refused because
+    /// no entry has their port; what stands in it stays, and is allowed
     #[arg(long, value_name = "FILE")]
     pub(super) learn: Option<PathBuf>,
     /// Let connections by TLS to a name that is not on the list wait until somebody decides, by

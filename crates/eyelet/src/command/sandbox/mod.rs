@@ -212,7 +212,7 @@ fn begin(args: &SandboxArgs, screen: &Screen<'_>) -> Result<u8, Box<dyn Error>> 
     screen.end((&record, &names), &end);
     if let Err(error) = outputs.write((&record, &names), &end) {
         // Its caller could take another file for it.
-        screen.say(&format!("error: {error}"));
+        error.lines().for_each(|error| screen.say(&format!("error: {error}")));
         return Ok(if status == 0 { NOT_STARTED } else { status });
     }
     Ok(status)
@@ -293,7 +293,7 @@ impl Run {
             screen.begun();
             let held = Held { control, holds: running.holds(), label: self.label };
             if screen.is_json {
-                output::tell_questions(&held.holds)?;
+                output::tell_questions(&held.holds, output::event)?;
             }
             let status = until_over(self.confined, &mut signals, held).await;
             let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);

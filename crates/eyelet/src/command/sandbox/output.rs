@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
@@ -58,22 +59,32 @@ const WAITS: &str = "`eyelet held` decides";
 /// Questions that wait for a slow reader.
 const QUESTIONS_MAX: usize = 64;
 
-/// Has an event tell of each question that waits for somebody.
-pub(super) fn tell_questions(holds: &Holds) -> io::Result<()> {
+/// Has an event tell of each question that waits for somebody, or of how many before found no room.
+pub(super) fn tell_questions(
+    holds: &Holds,
+    tell: impl Fn(&Value) + Send + 'static,
+) -> io::Result<()> {
+    let left_out = Arc::new(AtomicU64::new(0));
+    let counted = left_out.clone();
     let (sender, questions) = sync_channel::<Arc<HoldQuestion>>(QUESTIONS_MAX);
     thread::Builder::new().name("sandbox-asked".into()).spawn(move || {
         for question in questions {
             let HoldKey { rule, name, port, request } = &question.key;
             let request = request.as_deref();
-            event(&json!({
+            tell(&json!({
                 "event": "waiting", "name": name, "port": port, "rule": rule,
                 "method": request.map(|request| &request.method),
                 "path": request.map(|request| &request.path),
+                "left_out": counted.swap(0, Relaxed),
             }));
         }
     })?;
-    // A question that finds no room is in `eyelet held` all the same.
-    holds.tell(Box::new(move |question| _ = sender.try_send(question)));
+    // A question that finds no room is in `eyelet held` all the same. Others are told after it.
+    holds.tell(Box::new(move |question| {
+        if sender.try_send(question).is_err() {
+            left_out.fetch_add(1, Relaxed);
+        }
+    }));
     Ok(())
 }
 
@@ -99,4 +110,42 @@ impl Write for JsonLines {
 pub(super) fn event(event: &Value) {
     // If standard error cannot be written to, the failure cannot be reported anywhere.
     let _ = io::stderr().lock().write_all(format!("{event}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::mpsc::channel;
+
+    use eyelet_hold::Who;
+
+    use super::*;
+
+    #[test]
+    fn questions_that_find_no_room_are_counted() {
+        const ASKED: usize = QUESTIONS_MAX + 9;
+        let holds = Arc::new(Holds::default());
+        let (go_on, gate) = channel::<()>();
+        let (sender, told) = channel();
+        let tell = move |event: &Value| {
+            // The first waits until all are asked, and no other waits.
+            let _ = gate.recv();
+            let _ = sender.send(event["left_out"].as_u64());
+        };
+        tell_questions(&holds, tell).expect("a thread");
+        let who = Who { client: Ipv4Addr::LOCALHOST.into(), program: None, file: None };
+        let places: Vec<_> = (0..ASKED)
+            .filter_map(|number| {
+                let name = format!("{number}.example").into();
+                let key = HoldKey { rule: "asked".into(), name, port: 443, request: None };
+                holds.ask(key, who.clone(), 0, 0)
+            })
+            .collect();
+        assert_eq!(places.len(), ASKED);
+        drop((go_on, places, holds));
+        let told: Vec<u64> = told.iter().map(|left_out| left_out.expect("a number")).collect();
+        let left_out: u64 = told.iter().sum();
+        assert!(left_out >= 8, "{told:?}");
+        assert_eq!(told.len() as u64 + left_out, ASKED as u64, "{told:?}");
+    }
 }
