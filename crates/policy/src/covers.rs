@@ -39,8 +39,8 @@ pub struct Coverage {
     pub covered: Vec<Covered>,
     /// By rule, and then in the order of its names. None is of a covered rule.
     pub lost: Vec<LostName>,
-    /// The first rule that was not analysed, if the list takes too many comparisons: see
-    /// `COMPARISONS_MAX`.
+    /// The first rule that was not analysed, or whose names were not all, if the list takes too
+    /// many comparisons: see `COMPARISONS_MAX`.
     pub stopped_at: Option<RuleId>,
 }
 
@@ -122,27 +122,40 @@ impl Rules {
     /// other matchers is absent or covers the rule's. It is also covered if several earlier rules
     /// do so except for their clients, and together list all its clients; or the same with
     /// destinations. Names are looked up in the index, so a list of 100,000 names takes about
-    /// 100,000 look-ups. These are not found: a rule covered by rules with names together with
-    /// rules without, or by rules that divide two matchers among them.
+    /// 100,000 look-ups. Names that the same rules have are compared once. These are not found: a
+    /// rule covered by rules with names together with rules without, or by rules that divide two
+    /// matchers among them.
     pub fn coverage(&self, rules: &[Rule]) -> Coverage {
-        let mut search = Search { rules: self, comparisons: 0, unnamed: HashMap::new() };
+        self.coverage_within(rules, COMPARISONS_MAX).0
+    }
+
+    /// Returns also the number of comparisons. After `max` of them nothing is begun.
+    fn coverage_within(&self, rules: &[Rule], max: usize) -> (Coverage, usize) {
+        let mut search = Search { rules: self, comparisons: 0, max, unnamed: HashMap::new() };
         let mut coverage = Coverage::default();
         for (id, rule) in (0..).zip(rules.get(..self.len()).unwrap_or(rules)) {
-            if search.comparisons > COMPARISONS_MAX {
-                coverage.stopped_at = Some(RuleId(id));
-                break;
-            }
-            if let Some(by) = search.covering(id, rule, &mut coverage.lost) {
-                coverage.covered.push(Covered { rule: RuleId(id), by });
+            let covering = match search.is_over() {
+                true => Covering::Stopped,
+                false => search.covering(id, rule, &mut coverage.lost),
+            };
+            match covering {
+                Covering::By(by) => coverage.covered.push(Covered { rule: RuleId(id), by }),
+                Covering::No => {}
+                Covering::Stopped => {
+                    coverage.stopped_at = Some(RuleId(id));
+                    break;
+                }
             }
         }
-        coverage
+        (coverage, search.comparisons)
     }
 }
 
 struct Search<'a> {
     rules: &'a Rules,
+    /// Those of two rules' matchers. Many networks count for more.
     comparisons: usize,
+    max: usize,
     /// By the indexes of the matchers and whether the rule refuses: rules that share these are
     /// compared with the rules without names only once.
     unnamed: HashMap<(u32, u32, bool), Unnamed>,
@@ -164,58 +177,104 @@ struct Together {
     destinations_by: Vec<RuleId>,
 }
 
+/// The rules that cover a rule.
+enum Covering {
+    By(Vec<RuleId>),
+    No,
+    /// None do, or that was not looked for; and some of its names were not looked at.
+    Stopped,
+}
+
+/// The rules that cover one, by the earlier rules that have its name.
+type ByEarlier = HashMap<Vec<u32>, Option<Vec<RuleId>>>;
+
 impl Search<'_> {
+    const fn is_over(&self) -> bool {
+        self.comparisons > self.max
+    }
+
     /// The rules that cover a rule. If it is not covered, adds those of its names that are.
-    fn covering(&mut self, id: u32, rule: &Rule, lost: &mut Vec<LostName>) -> Option<Vec<RuleId>> {
+    fn covering(&mut self, id: u32, rule: &Rule, lost: &mut Vec<LostName>) -> Covering {
         if let Some(by) = self.covering_unnamed(id) {
-            return Some(by);
+            return Covering::By(by);
         }
         if !rule.is_named() {
-            return None;
+            return Covering::No;
         }
-        let before = lost.len();
+        let (mut known, before, mut is_covered) = (ByEarlier::new(), lost.len(), true);
         for name in &rule.sni {
-            let by = self.covering_name(id, name);
-            lost.extend(by.map(|by| LostName { rule: RuleId(id), name: name.clone(), by }));
+            // A rule that is covered is an error, so a rule that was begun is judged.
+            if self.is_over() && !is_covered {
+                return Covering::Stopped;
+            }
+            match self.covering_name(id, name, &mut known) {
+                Some(by) => lost.push(LostName { rule: RuleId(id), name: name.clone(), by }),
+                None => is_covered = false,
+            }
         }
-        if lost.len() - before < rule.sni.len() {
-            return None;
+        if !is_covered {
+            return Covering::No;
         }
         let mut by = Vec::new();
         for list in &rule.sni_lists {
-            by.extend(self.covering_list(id, *list)?);
+            match self.covering_list(id, *list, &mut known) {
+                Some(of_list) => by.extend(of_list),
+                None => return Covering::No,
+            }
         }
         by.extend(lost.drain(before..).flat_map(|name| name.by));
         by.sort_unstable();
         by.dedup();
-        Some(by)
+        Covering::By(by)
     }
 
     /// The first earlier rules that list `pattern`, or one that covers it, and that cover the
     /// rule's other matchers.
-    fn covering_name(&mut self, id: u32, pattern: &NamePattern) -> Option<Vec<RuleId>> {
+    fn covering_name(
+        &mut self,
+        id: u32,
+        pattern: &NamePattern,
+        known: &mut ByEarlier,
+    ) -> Option<Vec<RuleId>> {
         let mut found = Found::new();
         self.rules.names.find_covering(pattern, &mut found);
-        self.first_covering(id, found)
+        self.first_covering(id, found, known)
     }
 
     /// The first earlier rules that name the same file. What the file has is not looked at: it may
     /// change.
-    fn covering_list(&mut self, id: u32, list: ListId) -> Option<Vec<RuleId>> {
-        self.first_covering(id, self.rules.rules_by_list(list).iter().copied())
+    fn covering_list(
+        &mut self,
+        id: u32,
+        list: ListId,
+        known: &mut ByEarlier,
+    ) -> Option<Vec<RuleId>> {
+        self.first_covering(id, self.rules.rules_by_list(list).iter().copied(), known)
     }
 
     fn first_covering(
         &mut self,
         id: u32,
         candidates: impl Iterator<Item = u32>,
+        known: &mut ByEarlier,
     ) -> Option<Vec<RuleId>> {
+        let earlier: Vec<u32> = candidates.take_while(|candidate| *candidate < id).collect();
+        if earlier.is_empty() {
+            return None;
+        }
+        self.comparisons += 1 + earlier.len() / LISTED_PER_COMPARISON;
+        if let Some(by) = known.get(&earlier) {
+            return by.clone();
+        }
         let mut together = Together::of(self.rules.rule(id)?.1);
-        let mut earlier = candidates.take_while(|candidate| *candidate < id);
-        earlier.find_map(|candidate| {
-            self.comparisons += 1;
-            together.add(self.rules, candidate, id)
-        })
+        let by = earlier.iter().find_map(|candidate| {
+            self.comparisons += together.comparisons();
+            together.add(self.rules, *candidate, id)
+        });
+        if known.len() < KNOWN_MAX {
+            known.insert(earlier, by.clone());
+        }
+        by
     }
 
     fn covering_unnamed(&mut self, id: u32) -> Option<Vec<RuleId>> {
@@ -231,7 +290,7 @@ impl Search<'_> {
             let rest = unnamed.get(known.compared..)?;
             for candidate in rest.iter().take_while(|candidate| **candidate < id) {
                 known.compared += 1;
-                self.comparisons += 1;
+                self.comparisons += known.together.comparisons();
                 known.by = known.together.add(self.rules, *candidate, id);
                 if known.by.is_some() {
                     break;
@@ -250,6 +309,11 @@ impl Together {
             destinations: narrow.destinations_at_most(),
             destinations_by: Vec::new(),
         }
+    }
+
+    /// The comparisons that a rule more is worth.
+    fn comparisons(&self) -> usize {
+        1 + (self.clients.len() + self.destinations.len()) / NETWORKS_PER_COMPARISON
     }
 
     /// Adds `wide`. Returns the rules that together cover `narrow`, if they do.
@@ -312,6 +376,93 @@ const MAY_BE_UNKNOWN: [Matcher; 10] = [
 ];
 
 /// Most comparisons of two rules' matchers: 20 million take less than a second. Lists of names need
-/// one or two per rule. Only thousands of rules that share a name, or have none, come near the
+/// one or two per name. Only thousands of rules that share a name, or have none, come near the
 /// limit.
 pub const COMPARISONS_MAX: usize = 20_000_000;
+/// Networks of a rule that take about as long as all its other matchers.
+const NETWORKS_PER_COMPARISON: usize = 4;
+/// Rules in the list of a name that are read in the time of a comparison.
+const LISTED_PER_COMPARISON: usize = 8;
+/// Most combinations of earlier rules whose result is kept for the names of a rule.
+const KNOWN_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: usize = 100_000;
+    const NETWORKS: u32 = 10_000;
+
+    fn names(at: &str) -> Vec<NamePattern> {
+        (0..NAMES).map(|n| NamePattern::Exact(format!("n{n}.{at}").into())).collect()
+    }
+
+    /// Every other network of 24 bits, of so many.
+    fn clients(networks: std::ops::Range<u32>) -> Conditions {
+        let net = |n: u32| ipnet::Ipv4Net::new_assert((n << 9).into(), 24);
+        let client = networks.map(|n| net(n).into()).collect();
+        Conditions { client, ..Conditions::default() }
+    }
+
+    fn rule(sni: Vec<NamePattern>, conditions: Conditions) -> Rule {
+        Rule { sni, conditions, ..Rule::default() }
+    }
+
+    /// The numbers of covered rules, lost names and comparisons.
+    fn counted(rules: &[Rule]) -> (usize, usize, usize) {
+        let (coverage, comparisons) = Rules::new(rules).coverage_within(rules, COMPARISONS_MAX);
+        assert_eq!(coverage.stopped_at, None);
+        (coverage.covered.len(), coverage.lost.len(), comparisons)
+    }
+
+    #[test]
+    fn names_do_not_multiply_the_networks() {
+        let whole = NETWORKS as usize / NETWORKS_PER_COMPARISON;
+        let half = NETWORKS / 2;
+        let of = |networks| rule(names("a"), clients(networks));
+        // No earlier rule has them.
+        let others = vec![rule(names("b"), clients(0..NETWORKS)), of(0..NETWORKS)];
+        assert_eq!(counted(&others), (0, 0, 0));
+        for (earlier, covered) in [
+            (vec![of(0..NETWORKS)], 1),
+            (vec![of(0..half), of(half..NETWORKS)], 1),
+            (vec![of(0..half), of(half + 1..NETWORKS)], 0),
+        ] {
+            let expected = NAMES * earlier.len() + earlier.len() * earlier.len() * whole;
+            let rules: Vec<Rule> = earlier.into_iter().chain([of(0..NETWORKS)]).collect();
+            let (found, lost, comparisons) = counted(&rules);
+            assert_eq!((found, lost), (covered, 0));
+            assert!((NAMES..=expected + NAMES).contains(&comparisons), "{comparisons} {expected}");
+        }
+    }
+
+    #[test]
+    fn names_count_against_the_limit() {
+        // Each name is its own combination of rules, so none is known.
+        let mut rules: Vec<Rule> = (0..1000)
+            .map(|n| rule(vec![NamePattern::Exact(format!("n{n}.a").into())], clients(0..1)))
+            .collect();
+        let last = |sni| rule(sni, clients(0..NETWORKS));
+        let (own, absent) = (names("a"), NamePattern::Absent);
+        rules.push(last(
+            [absent.clone()].into_iter().chain(own.iter().take(1000).cloned()).collect(),
+        ));
+        rules.push(last(vec![absent]));
+        let index = Rules::new(&rules);
+        let each = 2 + NETWORKS as usize / NETWORKS_PER_COMPARISON;
+        let (coverage, comparisons) = index.coverage_within(&rules, 10 * each);
+        // The rule is not covered by its first name, and stops at the limit.
+        assert_eq!(coverage.stopped_at, Some(RuleId(1000)));
+        assert!((10 * each..=12 * each).contains(&comparisons), "{comparisons}");
+        let (coverage, comparisons) = index.coverage_within(&rules, COMPARISONS_MAX);
+        assert_eq!(coverage.stopped_at, None);
+        assert!(comparisons >= 1000 * each, "{comparisons}");
+        // Names that are covered are looked at up to the first one that is not.
+        let covering = |names| rule(names, Conditions::default());
+        let some = |to| own.iter().take(to).cloned().collect::<Vec<_>>();
+        let rules = [covering(some(50)), covering(some(50)), covering(some(80))];
+        let index = Rules::new(&rules);
+        let (coverage, _) = index.coverage_within(&rules, 20);
+        assert_eq!((coverage.covered.len(), coverage.stopped_at), (1, Some(RuleId(2))));
+    }
+}

@@ -35,6 +35,11 @@ impl NetSet {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
+    /// The number of ranges.
+    pub(crate) const fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
     /// Every address.
     pub(crate) fn all() -> Self {
         Self { v4: [(0, u32::MAX)].into(), v6: [(0, u128::MAX)].into() }
@@ -144,6 +149,11 @@ impl AddressSet {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The number of ranges, for all ports.
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().map(|(_, nets)| nets.len()).sum()
     }
 
     pub(crate) fn patterns(&self) -> impl Iterator<Item = AddressPattern> + '_ {

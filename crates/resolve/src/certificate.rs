@@ -138,7 +138,7 @@ impl Prober {
         let mut shown = describe(leaf, verified, now_ms)?;
         if self.keeps_chains {
             shown.chain = chain.into();
-            shown.is_trusted = is_trusted(&self.verifier, &shown.chain, UnixTime::now());
+            shown.is_trusted = is_trusted(&*self.verifier, &shown.chain, UnixTime::now());
             shown.server = Some(server);
         }
         Ok(shown)

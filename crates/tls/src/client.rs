@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustls::client::Resumption;
 use rustls::client::danger::ServerCertVerifier;
-use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, ClientConfig, Error, InvalidMessage, NoKeyLog, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
@@ -18,7 +18,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use crate::provider::PROVIDER;
 use crate::roots;
 use crate::server::{Capture, TlsError};
-use crate::verify::pinned::IS_AUTHORITY;
+use crate::verify::pinned::{IS_AUTHORITY, Pinned, PinningVerifier};
 use crate::verify::revoked::{self, ServerVerifier};
 use crate::verify::spiffe_verifier::{ShowsSvid, SpiffeVerifier};
 use crate::workload::Workload;
@@ -71,8 +71,8 @@ struct Contents {
 
 /// The verifier of an upstream.
 enum UpstreamTrust {
-    /// Authorities, with their revocation lists.
-    Authorities(Arc<RootCertStore>, Option<Arc<Revocations>>),
+    /// Authorities, those of them that are servers, too, and revocation lists.
+    Authorities(Arc<RootCertStore>, Arc<Pinned>, Option<Arc<Revocations>>),
     /// The newest bundle of its trust domain.
     Spiffe(SpiffeVerifier),
 }
@@ -157,7 +157,7 @@ impl ClientConfigs {
         Some(self.offers(tls)?.bytes)
     }
 
-    /// True if the roots for an upstream lead to a chain, as [`is_trusted`].
+    /// True if the roots for an upstream lead to a chain, as [`is_trusted`], or its leaf is one.
     pub fn trusts(&self, tls: &UpstreamTls, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
         let authorities = self.offers(tls).and_then(|offers| offers.authorities);
         authorities.is_some_and(|(_, by)| is_trusted(&by.verifier, chain, now))
@@ -203,7 +203,7 @@ impl ClientConfigs {
 /// True if a root leads to a chain, whatever name its leaf is for, and whether or not the leaf is
 /// valid now. These two are for whoever sees the leaf.
 pub fn is_trusted(
-    verifier: &WebPkiServerVerifier,
+    verifier: &dyn ServerCertVerifier,
     chain: &[CertificateDer<'_>],
     now: UnixTime,
 ) -> bool {
@@ -311,8 +311,8 @@ pub fn give_secrets(config: &mut ClientConfig) {
 pub fn roots_config(
     ca: Option<&Path>,
 ) -> Result<(Arc<ClientConfig>, Arc<RootCertStore>), TlsError> {
-    let store = Arc::new(read_roots(ca)?.0);
-    let trust = UpstreamTrust::Authorities(store.clone(), None);
+    let (store, ..) = read_roots(ca)?;
+    let trust = UpstreamTrust::Authorities(store.clone(), Arc::default(), None);
     let offers = make(Contents { trust, shown: OwnCertificate::Nothing })?;
     let mut config = ClientConfig::clone(&offers.one);
     // rustls keeps its connections: nobody would take the secrets.
@@ -385,8 +385,10 @@ impl Offers {
     /// True if they were made of the same contents.
     fn are_of(&self, contents: &Contents) -> bool {
         let is_same_trust = match (&self.authorities, &contents.trust) {
-            (Some((roots, verifier)), UpstreamTrust::Authorities(read, lists)) => {
-                verifier.revocations == *lists && roots.store.roots == read.roots
+            (Some((roots, verifier)), UpstreamTrust::Authorities(read, pinned, lists)) => {
+                verifier.revocations == *lists
+                    && verifier.verifier.pins(pinned)
+                    && roots.store.roots == read.roots
             }
             // The ids are no contents of files.
             (None, UpstreamTrust::Spiffe(_)) => true,
@@ -419,17 +421,25 @@ fn read(of: &UpstreamFiles, workload: &Arc<Workload>) -> Result<(Contents, Stamp
         let trust = UpstreamTrust::Spiffe(SpiffeVerifier::new(workload, &of.ids));
         return Ok((Contents { trust, shown }, Stamps { ca: None, pair, crl: Vec::new() }));
     }
-    let (roots, ca) = read_roots(of.ca.as_deref())?;
+    let (roots, pinned, ca) = read_roots(of.ca.as_deref())?;
     let (lists, crl) = revoked::revocations(&of.crl, of.ca.as_deref(), of.accepts_expired_crl)?;
-    let trust = UpstreamTrust::Authorities(Arc::new(roots), lists);
+    let trust = UpstreamTrust::Authorities(roots, pinned, lists);
     Ok((Contents { trust, shown }, Stamps { ca, pair, crl }))
 }
 
-fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsError> {
+type ReadRoots = (Arc<RootCertStore>, Arc<Pinned>, Option<Stamp>);
+
+fn read_roots(ca: Option<&Path>) -> Result<ReadRoots, TlsError> {
     if let Some(path) = ca {
         let fault = |reason| TlsError::UpstreamCa { path: path.display().to_string(), reason };
-        let (roots, stamp) = roots::all_of(path).map_err(fault)?;
-        return Ok((roots, Some(stamp)));
+        let (roots, certificates, stamp) = roots::all_of(path).map_err(fault)?;
+        // A file of many may have those of the system. One alone is meant.
+        let system = match certificates.len() {
+            0 | 1 => Vec::new(),
+            _ => roots::system_certificates(),
+        };
+        let pinned = Pinned::of(certificates, &system);
+        return Ok((Arc::new(roots), Arc::new(pinned), Some(stamp)));
     }
     let mut roots = RootCertStore::empty();
     // rustls may refuse some of a system's roots; the others count.
@@ -439,15 +449,16 @@ fn read_roots(ca: Option<&Path>) -> Result<(RootCertStore, Option<Stamp>), TlsEr
                       `upstream_ca`";
         return Err(TlsError::UpstreamCa { path: "of the system".into(), reason: reason.into() });
     }
-    Ok((roots, None))
+    Ok((Arc::new(roots), Arc::default(), None))
 }
 
 fn make(Contents { trust, shown }: Contents) -> Result<Offers, TlsError> {
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone());
     let builder = builder.with_safe_default_protocol_versions()?;
     let (builder, authorities) = match trust {
-        UpstreamTrust::Authorities(store, revocations) => {
-            let verifier = verifier(store.clone(), revocations)?;
+        UpstreamTrust::Authorities(store, pinned, revocations) => {
+            let verifier = PinningVerifier::new(store.clone(), pinned)?;
+            let verifier = Arc::new(ServerVerifier { verifier, revocations });
             let builder = builder.dangerous().with_custom_certificate_verifier(verifier.clone());
             (builder, Some((Roots { store }, verifier)))
         }
@@ -484,15 +495,6 @@ fn make(Contents { trust, shown }: Contents) -> Result<Offers, TlsError> {
         two: offer(&["h2"]),
         bytes: Arc::new(config),
     })
-}
-
-fn verifier(
-    roots: Arc<RootCertStore>,
-    revocations: Option<Arc<Revocations>>,
-) -> Result<Arc<ServerVerifier>, TlsError> {
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), PROVIDER.clone());
-    let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
-    Ok(Arc::new(ServerVerifier { verifier, roots, revocations }))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use aws_lc_rs::digest;
 use parking_lot::Mutex;
 use rustls::RootCertStore;
+use rustls_pki_types::CertificateDer;
 
 use eyelet_pki::certificate::{self, CertificateError};
 use eyelet_pki::pem::Pem;
@@ -91,17 +92,19 @@ impl EvidenceRoots {
     }
 }
 
-/// Reads a file of which each certificate must be a root.
+/// Reads a file of which each certificate must be a root. Returns these, too.
 ///
 /// # Errors
 /// The reason, if it cannot be read or one of them cannot be a root.
-pub(crate) fn all_of(file: &Path) -> Result<(RootCertStore, Stamp), String> {
+pub(crate) fn all_of(
+    file: &Path,
+) -> Result<(RootCertStore, Vec<CertificateDer<'static>>, Stamp), String> {
     let mut roots = RootCertStore::empty();
     let (chain, stamp) = certificate::stamped_chain(file).map_err(|error| error.to_string())?;
-    for certificate in chain {
-        roots.add(certificate).map_err(|error| error.to_string())?;
+    for certificate in &chain {
+        roots.add(certificate.clone()).map_err(|error| error.to_string())?;
     }
-    Ok((roots, stamp))
+    Ok((roots, chain, stamp))
 }
 
 /// Joins the certificates in these PEM texts that can be roots. Those of a system need not all.
@@ -135,6 +138,11 @@ pub(crate) fn number_of_parts(parts: impl IntoIterator<Item = impl AsRef<[u8]>>)
     let number = digest.as_ref().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
     // 0 stands for no authorities.
     number.max(1)
+}
+
+/// The certificates of [`system_roots`]. Empty, if they cannot be read.
+pub(crate) fn system_certificates() -> Vec<CertificateDer<'static>> {
+    system_roots().and_then(|file| certificate::chain(file).ok()).unwrap_or_default()
 }
 
 /// The file of the CA certificates that this system trusts.

@@ -76,7 +76,7 @@ impl Authorities {
             return Ok(same.clone());
         }
         let fault = |reason| client_fault(&files.ca, reason);
-        let (roots, stamp) = roots::all_of(&files.ca).map_err(fault)?;
+        let (roots, _, stamp) = roots::all_of(&files.ca).map_err(fault)?;
         let (revocations, of_lists) =
             revocations(&files.crl, Some(&files.ca), files.accepts_expired)?;
         let of_roots = roots::number_of(&roots);

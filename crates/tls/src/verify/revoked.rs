@@ -8,14 +8,13 @@ use std::time::SystemTime;
 use eyelet_pki::certificate;
 use eyelet_pki::crl::{RevocationFault, Revocations};
 use eyelet_sys::file::Stamp;
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
-use rustls::{CertificateError, Error, RootCertStore};
+use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::error::TlsError;
 use crate::provider::verifies_signatures;
-use crate::verify::pinned::take_root;
+use crate::verify::pinned::PinningVerifier;
 
 /// Reads lists of the authorities in `ca`. Says in the log what they are.
 ///
@@ -69,9 +68,8 @@ fn of_fault(fault: RevocationFault) -> CertificateError {
 /// A verifier of servers by revocation lists, too.
 #[derive(Debug)]
 pub struct ServerVerifier {
-    pub verifier: Arc<WebPkiServerVerifier>,
-    /// The roots that it has.
-    pub roots: Arc<RootCertStore>,
+    /// Verifies the chain.
+    pub verifier: PinningVerifier,
     pub revocations: Option<Arc<Revocations>>,
 }
 
@@ -85,9 +83,7 @@ impl ServerCertVerifier for ServerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let verified =
-            self.verifier.verify_server_cert(end_entity, intermediates, server, ocsp, now);
-        let verified =
-            verified.or_else(|fault| take_root(fault, (end_entity, server), &self.roots))?;
+            self.verifier.verify_server_cert(end_entity, intermediates, server, ocsp, now)?;
         check_revoked(self.revocations.as_deref(), end_entity, intermediates, now)?;
         Ok(verified)
     }
