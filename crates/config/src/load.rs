@@ -165,6 +165,7 @@ fn read_rules<'t>(
     (files, lists, local, ordered): ReadState<'_, 't>,
 ) -> (Reading<'t>, Rules, Option<Place<'t>>) {
     let sections = document.sections("rule", "[[rule]]");
+    ordered.has_unread = sections.is_empty() && !document.lacks("rule");
     let is_of_sandboxes = document.lacks("listener") && document.value("sandbox").is_some();
     if document.lacks("rule") && !is_of_sandboxes {
         document.at.warning("no rule; every connection will be refused");
@@ -184,7 +185,10 @@ fn read_rules<'t>(
             None => Cow::Owned(format!("rule {}", index + 1)),
         };
         let reading = (&mut *files, &mut *lists, local, &mut *ordered);
-        let Some(written) = rule::read(section, listeners, reading) else { continue };
+        let Some(written) = rule::read(section, listeners, reading) else {
+            ordered.has_unread = true;
+            continue;
+        };
         spiffe = spiffe.or(check_rule(section, &written.action));
         rules.push(&name, written.action, written.certificates);
         matchers.push(written.matchers);

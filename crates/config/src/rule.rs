@@ -9,6 +9,7 @@ use crate::model::{
     Action, CertificateSource, DialSource, Host, HostPort, Listener, ListenerKind, Originate,
     ProxyProtocol, Refuse, Splice, SpliceUpstream, Terminate, TerminateUpstream,
 };
+use crate::rules::kind::{Kind, guessed_kind, read_kind};
 use crate::rules::lists::ListReader;
 use crate::rules::matchers::{self, Matchers};
 use crate::rules::mint::{self, MINT};
@@ -47,15 +48,6 @@ pub(super) struct Lead<'t> {
     pub(super) at: Place<'t>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Hold,
-    Originate,
-    Splice,
-    Terminate,
-    Refuse,
-}
-
 /// The state that rules are read with: files, lists, the local authority, and what ACME is asked
 /// for.
 pub(super) type ReadState<'a, 't> =
@@ -69,9 +61,12 @@ pub(super) fn read<'t>(
 ) -> Option<Written<'t>> {
     section.check_keys(&known_keys());
     let mut matchers = matchers::read(section, listeners, lists);
-    let kind = read_kind(section)?;
+    let known = read_kind(section);
+    let kind = known.or_else(|| guessed_kind(section))?;
     let then = kind.then(section);
-    check_fit(section, kind, then);
+    if known.is_some() {
+        check_fit(section, kind, then);
+    }
     originate::fit_listeners(section, listeners, &mut matchers, kind.asks_of_plain());
     originate::check_clients(section, listeners, &matchers.listeners);
     quic::check(section, listeners, (&matchers.listeners, matchers.conditions.transport));
@@ -130,7 +125,7 @@ pub(super) fn read<'t>(
         requests: asked,
         serves_requests: matches!(upstream, Some(TerminateUpstream::Http(_))),
     };
-    Some(Written { matchers, action, certificates: shown, leads, asks_certificates })
+    known.map(|_| Written { matchers, action, certificates: shown, leads, asks_certificates })
 }
 
 /// Makes the action one that waits for a verdict. The question is about the hello's name, but for a
@@ -215,19 +210,6 @@ fn lead<'t>(
     }
     from.retain(|listener| *listener != to);
     Some(Lead { from, to, says_client: false, at })
-}
-
-fn read_kind(section: &Section<'_>) -> Option<Kind> {
-    let names = Kind::ALL.map(|kind| format!("\"{}\"", kind.name()));
-    let names = listed(&names, "or");
-    let action = section.required("action", format!("a rule needs an `action`: {names}"))?;
-    action.parse(|text| {
-        Kind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
-            let meant = SYNONYMS.iter().find(|(words, _)| words.contains(&text));
-            let guess = meant.map_or("", |(_, guess)| *guess);
-            format!("\"{text}\" is not an action; expected {names}{guess}")
-        })
-    })
 }
 
 /// Reports keys that belong to another action and would have no effect.
@@ -485,10 +467,15 @@ fn certificates<'t>(
              with `key = \"app.key\"`",
         ),
         (None, Some(_)) => Some("`certificate` for its `key`, such as \"app.pem\""),
-        (Some(file), None) if file.get_ref().as_str().is_some_and(is_absent) => Some(
-            "`key` for its `certificate`, and there is no such file: \"acme\" orders one, \
-             \"local\" signs one here",
-        ),
+        (Some(file), None) if file.get_ref().as_str().is_some_and(is_absent) => {
+            let message = format!(
+                "\"{}\": no such file, and a file needs its `key`: \"acme\" orders a certificate, \
+                 \"local\" signs one here",
+                file.get_ref().as_str().unwrap_or_default()
+            );
+            section.place(file).error(message);
+            None
+        }
         (Some(_), None) => Some("`key` for its `certificate`, such as \"app.key\""),
         (Some(_), Some(_)) => None,
     };
@@ -551,39 +538,6 @@ impl Action {
             Self::Splice(_) => "splice",
             Self::Terminate(_) => "terminate",
             Self::Refuse(_) => "refuse",
-        }
-    }
-}
-
-impl Kind {
-    const ALL: [Self; 5] =
-        [Self::Splice, Self::Terminate, Self::Originate, Self::Hold, Self::Refuse];
-
-    /// The kind of action that is taken in the end: a hold rule with a certificate ends TLS.
-    fn then(self, section: &Section<'_>) -> Self {
-        match self {
-            Self::Hold if section.value("certificate").is_some() => Self::Terminate,
-            Self::Hold => Self::Splice,
-            other => other,
-        }
-    }
-
-    /// Says if the action is for clients without TLS. `None`: for both.
-    const fn asks_of_plain(self) -> Option<bool> {
-        match self {
-            Self::Originate => Some(true),
-            Self::Refuse => None,
-            Self::Hold | Self::Splice | Self::Terminate => Some(false),
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Hold => "hold",
-            Self::Originate => "originate",
-            Self::Splice => "splice",
-            Self::Terminate => "terminate",
-            Self::Refuse => "refuse",
         }
     }
 }
@@ -676,22 +630,4 @@ const ACTION_KEYS: [(&str, &[Kind]); 48] = [
     ("upstream_alpn", &[Kind::Originate]),
     ("upstream_http2", &[Kind::Originate, Kind::Terminate]),
     ("upstream_wait", &[Kind::Originate, Kind::Terminate]),
-];
-
-/// The names of actions in other programs.
-const SYNONYMS: [(&[&str], &str); 6] = [
-    (&["ask", "pause", "prompt", "wait"], "; \"hold\" waits until somebody decides"),
-    (&["passthrough", "tunnel", "forward", "allow", "proxy"], "; \"splice\" passes bytes on"),
-    (&["offload"], "; \"terminate\" ends TLS here"),
-    (
-        &["bump", "intercept"],
-        "; \"terminate\" ends TLS here, with `certificate = \"mint\"` for servers that are not \
-         yours: docs/bump.md",
-    ),
-    (
-        &["peek", "stare"],
-        "; matchers peek: one such as `sni` at the hello, one such as `certificate_issuer` at the \
-         server's certificate",
-    ),
-    (&["reject", "deny", "block", "drop", "close"], "; \"refuse\" sends an alert"),
 ];

@@ -22,12 +22,13 @@ struct Found {
     mistakes: Mistakes,
     /// Mistakes in files that the configuration names.
     of_other_files: Vec<Diagnostic>,
-    /// The keys that unknown ones were taken for, each with the place of its table.
-    meant: Vec<(usize, String)>,
+    /// Each unknown key that was taken for another: the place of its table, itself, and the other.
+    meant: Vec<(usize, String, String)>,
     /// The places of tables with unknown keys.
     misread: HashSet<usize>,
-    /// Parts of the text are not TOML: something that seems to be missing may be there.
-    damaged: bool,
+    /// The places where the text is not TOML: something that seems to be missing may be there, and
+    /// a value there has a mistake already.
+    damage: HashSet<usize>,
 }
 
 impl<'a> Report<'a> {
@@ -35,7 +36,7 @@ impl<'a> Report<'a> {
         let mistakes = Mistakes::new(ERRORS_MAX, WARNINGS_MAX);
         let (of_other_files, meant) = (Vec::new(), Vec::new());
         let misread = HashSet::new();
-        let found = Found { mistakes, of_other_files, meant, misread, damaged: false };
+        let found = Found { mistakes, of_other_files, meant, misread, damage: HashSet::new() };
         Self { source: SourceText::new(file, text), found: RefCell::new(found) }
     }
 
@@ -44,8 +45,8 @@ impl<'a> Report<'a> {
         let (table, faults) = DeTable::parse_recoverable(self.source.text());
         for fault in faults {
             let at = fault.span().map_or(self.source.text().len(), |span| span.start);
-            self.found.borrow_mut().damaged = true;
             self.push(Severity::Error, at, format!("not TOML: {}", fault.message()));
+            self.found.borrow_mut().damage.insert(at);
         }
         table
     }
@@ -79,7 +80,10 @@ impl<'a> Report<'a> {
     }
 
     fn push(&self, severity: Severity, at: usize, message: String) {
-        self.found.borrow_mut().mistakes.push(severity, at, message);
+        let mut found = self.found.borrow_mut();
+        if !found.damage.contains(&at) {
+            found.mistakes.push(severity, at, message);
+        }
     }
 }
 
@@ -102,7 +106,7 @@ impl Place<'_> {
 
     /// Reports something missing. Does nothing for a damaged text, which may contain it.
     pub fn missing(self, message: impl Into<String>) {
-        if !self.report.found.borrow().damaged {
+        if self.report.found.borrow().damage.is_empty() {
             self.error(message);
         }
     }
@@ -151,16 +155,21 @@ impl<'t> Section<'t> {
             }
             let at = self.place(key);
             self.at.report.found.borrow_mut().misread.insert(self.at.at);
-            if let Some(sentence) = elsewhere::sentence(self.title, name) {
+            let sentence = elsewhere::sentence(self.title, name);
+            let near = match sentence {
+                // It begins with the key that does the task here.
+                Some(sentence) => sentence.split(['`', ' ']).nth(1),
+                None => nearest(name, known.iter().copied()),
+            };
+            if let Some(near) = near {
+                let meant = (self.at.at, name.to_owned(), near.to_owned());
+                self.at.report.found.borrow_mut().meant.push(meant);
+            }
+            if let Some(sentence) = sentence {
                 at.error(format!("unknown key `{name}`: {sentence}"));
                 continue;
             }
             let title = self.title;
-            let near = nearest(name, known.iter().copied());
-            if let Some(near) = near {
-                let meant = (self.at.at, near.to_owned());
-                self.at.report.found.borrow_mut().meant.push(meant);
-            }
             at.error(match near {
                 Some(near) => format!("unknown key `{name}` in {title}; did you mean `{near}`?"),
                 None if known.len() > KEYS_SHOWN_MAX => format!(
@@ -177,8 +186,15 @@ impl<'t> Section<'t> {
     /// True if an unknown key was taken for a slip of `key`. Then that is the mistake, and not that
     /// `key` is missing.
     fn has_mistyped(&self, key: &str) -> bool {
+        self.mistyped(key).is_some()
+    }
+
+    /// The value of an unknown key that was taken for a slip of `key`.
+    fn mistyped(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
         let found = self.at.report.found.borrow();
-        found.meant.iter().any(|(at, meant)| *at == self.at.at && meant == key)
+        let mut meant = found.meant.iter();
+        let (_, name, _) = meant.find(|(at, _, meant)| *at == self.at.at && meant == key)?;
+        self.table.get(name.as_str())
     }
 
     /// True if it has an unknown key: then what the table says is not what somebody meant.
@@ -196,7 +212,7 @@ impl<'t> Section<'t> {
 
     /// True if `key` is certainly missing: no slip stands for it, and the text is whole TOML.
     pub fn lacks(&self, key: &str) -> bool {
-        let is_damaged = self.at.report.found.borrow().damaged;
+        let is_damaged = !self.at.report.found.borrow().damage.is_empty();
         self.value(key).is_none() && !is_damaged && !self.has_mistyped(key)
     }
 
@@ -373,14 +389,22 @@ impl<'t> Section<'t> {
         numbers.collect()
     }
 
-    /// The tables of `key`, written `[[key]]`.
+    /// The tables of `key`, written `[[key]]`. Those of a slip are read as well, and one in single
+    /// brackets, so that mistakes in them are found, too.
     pub fn sections(&self, key: &str, title: &'static str) -> Vec<Self> {
-        let Some(value) = self.value(key) else { return Vec::new() };
+        let value = self.value(key).or_else(|| self.mistyped(key));
+        let Some(value) = value else { return Vec::new() };
         let DeValue::Array(array) = value.get_ref() else {
             let kind = value.get_ref().type_str();
             let message = format!("`{key}` is a {kind} here; there may be several: write {title}");
             self.place(value).error(message);
-            return Vec::new();
+            // A table of tables gives names to what has none here.
+            let table = value
+                .get_ref()
+                .as_table()
+                .filter(|table| table.values().any(|value| !value.get_ref().is_table()));
+            let at = self.place(value);
+            return table.map(|table| Section { title, table, at }).into_iter().collect();
         };
         let sections = array.iter().filter_map(|item| match item.get_ref() {
             DeValue::Table(table) => Some(Section { title, table, at: self.place(item) }),

@@ -263,6 +263,10 @@ fn sni<'t>(texts: Vec<Text<'t>>) -> Vec<(Text<'t>, NamePattern)> {
             (NamePatternFault::LeadingDot, Some(name)) => format!(
                 "\".{name}\" is how a file of names says it; here write [\"{name}\", \"*.{name}\"]"
             ),
+            _ if text.text.contains([',', ' ']) => {
+                let names = text.text.split([',', ' ']).filter(|name| !name.is_empty());
+                format!("these are several names: write {:?}", names.collect::<Vec<_>>())
+            }
             _ => format!("\"{}\": {fault}", text.text),
         });
         let Some(pattern) = text.at.keep(read) else { continue };

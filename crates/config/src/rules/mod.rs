@@ -1,6 +1,7 @@
 //! The rules, stored so that 100,000 of them are small: equal parts are stored once, and texts lie
 //! one after the other.
 
+pub(crate) mod kind;
 pub mod lists;
 pub(crate) mod matchers;
 pub(crate) mod mint;

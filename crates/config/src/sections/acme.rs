@@ -66,6 +66,8 @@ pub(crate) struct AcmeRules<'t> {
     names: Vec<Box<str>>,
     listeners: Vec<u16>,
     is_for_all: bool,
+    /// A mistake in a rule leaves open whether it orders one.
+    pub(crate) has_unread: bool,
     has_on_demand: bool,
     /// The place of the first one's value.
     first: Option<Place<'t>>,
@@ -91,10 +93,11 @@ pub(crate) fn read(
         return None;
     };
     section.check_keys(&ACME_KEYS);
-    if rules.first.is_none() {
+    if rules.first.is_none() && !rules.has_unread {
         section.at.warning("no rule has `certificate = \"acme\"`: nothing is ordered");
     }
-    if section.flag("terms_agreed") != Some(true) {
+    let agreed = section.flag("terms_agreed");
+    if agreed == Some(false) || section.value("terms_agreed").is_none() {
         let message = "set `terms_agreed = true` once you have read and agree to the terms of \
             service that the server's directory names";
         section.missing(&["terms_agreed"], message);
@@ -178,7 +181,7 @@ impl<'t> AcmeRules<'t> {
         let has_lists = !matchers.sni_lists.is_empty();
         if has_lists && !on_demand {
             certificate.at.error(LIST);
-        } else if !has_lists && matchers.sni.is_empty() {
+        } else if section.lacks("sni") {
             certificate.at.error(NAMELESS);
         }
         match matchers.listeners.is_empty() {

@@ -136,9 +136,10 @@ fn certificates_that_are_no_files() {
     for word in ["auto", "letsencrypt", "internal"] {
         assert_eq!(
             said_below_listener(&format!("{rule}certificate = \"{word}\"\n")),
-            ["3:1: a terminate rule needs a `key` for its `certificate`, and there is no such \
-              file: \"acme\" orders one, \"local\" signs one here"],
-            "{word}"
+            [format!(
+                "7:15: \"{word}\": no such file, and a file needs its `key`: \"acme\" orders a \
+                 certificate, \"local\" signs one here"
+            )]
         );
     }
 }
@@ -199,4 +200,54 @@ fn names_that_an_earlier_rule_takes() {
     }
     assert_eq!(said_of("\"z.both.example\"", "", both), [""; 0]);
     assert_eq!(said_of("\"www.both.example\"", "", "[\"*.both.example\"]"), [""; 0]);
+}
+
+/// The other keys of a rule are read, too, where its action or its header has a mistake; and what
+/// such a mistake explains is not said of lines that are right.
+#[test]
+fn every_mistake_is_said_and_no_other() {
+    let acme = "[acme]\ndirectory = \"letsencrypt\"\nterms_agreed = true\n";
+    let of = |header: &str, rule: &str, acme: &str| {
+        said_below_listener(&format!("{header}\n{rule}\n{acme}"))
+    };
+    let slips = "sni = \"https://app.mysite.com\"\naction = \"terminat\"\ncertificate = \"acme\"\n\
+        upstream = \"htp://127.0.0.1:3000\"";
+    let one = "sni = \"app.mysite.com\"\naction = \"terminate\"\ncertificate = \"acme\"\n\
+        upstream = \"http://127.0.0.1:3000\"";
+    let with = |from: &str, to: &str| one.replace(from, to);
+    let name = "sni = \"app.mysite.com\"";
+    let cases: [(&str, &str, &[&str]); 9] = [
+        ("[[rule]]", slips, &["4:7", "5:10", "7:12"]),
+        ("[rule]", slips, &["3:1", "4:7", "5:10", "7:12"]),
+        ("[[rules]]", slips, &["3:3", "4:7", "5:10", "7:12"]),
+        (
+            "[[rule]]",
+            "action = \"proxy\"\ncertificate = \"app2.pem\"\nupstream = \"localhost\"",
+            &["4:10", "5:15: \"app2.pem\": no such file", "6:12"],
+        ),
+        ("[[rule]]", &with(name, "sni = 7"), &["4:7"]),
+        ("[[rule]]", &with("sni", "host"), &["4:1"]),
+        ("[[rule]]", &with("\"terminate\"", "\"proxyy\""), &["5:10"]),
+        ("[rule]", one, &["3:1"]),
+        (
+            "[[rule]]",
+            &with("app.mysite.com", "app.mysite.com, www.mysite.com"),
+            &["4:7: these are several names: write [\"app.mysite.com\", \"www.mysite.com\"]"],
+        ),
+    ];
+    for (header, rule, expected) in cases {
+        // Without a rule that asks for it [acme] gets a warning of its own.
+        let acme = if rule.contains("acme") { acme } else { "" };
+        let found: Vec<String> = of(header, rule, acme)
+            .into_iter()
+            .filter(|said| !said.contains("port 443 or"))
+            .collect();
+        assert_eq!(found.len(), expected.len(), "{header} {rule}: {found:#?}");
+        for (said, start) in found.iter().zip(expected) {
+            assert!(said.starts_with(start), "{said}\n{start}");
+        }
+    }
+    let yes = of("[[rule]]", one, &acme.replace("true", "yes"));
+    let errors = yes.iter().filter(|said| !said.contains("port 443 or"));
+    assert_eq!(errors.count(), 1, "{yes:#?}");
 }
