@@ -143,9 +143,10 @@ pub async fn dial<O: Owner>(
 fn dial_for<'a, O>(
     owner: &'a O,
     names: &'a Names,
-    (options, lacks): (&'a DialOptions<'a>, &'a Cell<bool>),
+    options: (&'a DialOptions<'a>, &'a Cell<bool>),
     to_listener: bool,
 ) -> Dial<'a, O> {
+    let (options, lacks) = options;
     Dial {
         owner,
         loops: &names.shared.loops,
