@@ -8,7 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::thread;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, GeneralSubtree, IsCa, KeyPair, KeyUsagePurpose,
+    NameConstraints, date_time_ymd,
+};
 use rustls_pki_types::PrivatePkcs8KeyDer;
 use serde_json::Value;
 
@@ -17,7 +20,7 @@ use crate::support::edge::{eyelet, write};
 use crate::support::pki::{Kind, Leaf};
 use crate::support::upstream::server_config;
 use crate::support::web::{get, hear};
-use crate::support::{Hello, Pki, Talk, Upstream, need, output, until};
+use crate::support::{Edge, Hello, Pki, Talk, Upstream, need, output, until};
 
 use super::mint::{ALLOWED, CONNECT, DIRECTED, EVIDENCE, MINT, Minting};
 
@@ -208,6 +211,62 @@ fn an_origin_is_judged_by_the_roots_that_verify_it() {
     assert!(at.towards(origin.address, &Offer::new(&at.mint)).is_err());
     let line = at.edge.line("the refusal", |line| line["event"] == "end");
     assert_eq!(line["evidence"]["certificate"]["valid"], false, "{line}");
+}
+
+/// An authority's certificate that is for `app.test` itself.
+fn own_authority(key: &KeyPair, serial: u64, permitted: Option<&str>) -> rcgen::Certificate {
+    let mut params = CertificateParams::new(vec!["app.test".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.serial_number = Some(serial.into());
+    params.name_constraints = permitted.map(|name| NameConstraints {
+        permitted_subtrees: vec![GeneralSubtree::DnsName(name.to_owned())],
+        excluded_subtrees: Vec::new(),
+    });
+    params.self_signed(key).unwrap()
+}
+
+/// A development server shows a certificate that is its own authority's.
+#[test]
+fn an_origin_whose_certificate_is_in_upstream_ca_is_minted_for() {
+    let key = KeyPair::generate().unwrap();
+    let [own, alike] = [1, 2].map(|serial| own_authority(&key, serial, None));
+    let [root, made] = [1, 2].map(|serial| own_authority(&key, serial, Some("inside.test")));
+    for (what, shown, of_file, is_system, is_taken) in [
+        ("its own", &own, &own, false, true),
+        ("one of the same key", &alike, &own, false, false),
+        ("a root with constraints", &root, &root, false, false),
+        ("one of its key", &made, &root, false, false),
+        ("a root of the system", &own, &own, true, false),
+    ] {
+        let certificate = shown.der().clone();
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+        let origin = Upstream::https(Leaf { certificate, key });
+        let (origins, mint) = (Pki::new(), Pki::new());
+        mint.write_authority(&origins.folder, "mint");
+        origins.folder.write("own.pem", of_file.pem());
+        let rule = MINT.replace(
+            "upstream_ca = \"ca.pem\"",
+            match is_system {
+                true => "",
+                false => "upstream_ca = \"own.pem\"",
+            },
+        );
+        let config = format!("workers = 1\n{DIRECTED}{rule}{ALLOWED}{EVIDENCE}");
+        let edge = Edge::start_whole(&origins.folder, &config, |command| {
+            if is_system {
+                command.env("SSL_CERT_FILE", origins.text("own.pem"));
+            }
+        });
+        let at = Minting { edge, origins, mint };
+        let client = at.towards(origin.address, &Offer::new(&at.mint));
+        assert_eq!(client.is_ok(), is_taken, "{what}: {:?}", client.err());
+        if let Ok(mut client) = client {
+            let text = get(&mut client, "/").text();
+            assert!(text.contains("GET / HTTP/1.1"), "{what}: {text}");
+        }
+        let line = at.edge.line("a connection", |line| !line["evidence"].is_null());
+        assert_eq!(line["evidence"]["certificate"]["valid"], is_taken, "{what}: {line}");
+    }
 }
 
 /// A client that may not reach the inside does not reach it by Eyelet's own TLS, whatever other
