@@ -62,11 +62,7 @@ pub(super) fn read<'t>(
     section.check_keys(&known_keys());
     let mut matchers = matchers::read(section, listeners, lists);
     let known = read_kind(section);
-    let kind = known.or_else(|| guessed_kind(section))?;
-    let then = kind.then(section);
-    if known.is_some() {
-        check_fit(section, kind, then);
-    }
+    let (kind, then) = kinds(section, known)?;
     originate::fit_listeners(section, listeners, &mut matchers, kind.asks_of_plain());
     originate::check_clients(section, listeners, &matchers.listeners);
     quic::check(section, listeners, (&matchers.listeners, matchers.conditions.transport));
@@ -210,6 +206,16 @@ fn lead<'t>(
     }
     from.retain(|listener| *listener != to);
     Some(Lead { from, to, says_client: false, at })
+}
+
+/// The kind of the rule, or the one that seems to be meant, and the kind that is taken in the end.
+fn kinds(section: &Section<'_>, known: Option<Kind>) -> Option<(Kind, Kind)> {
+    let kind = known.or_else(|| guessed_kind(section))?;
+    let then = kind.then(section);
+    if known.is_some() {
+        check_fit(section, kind, then);
+    }
+    Some((kind, then))
 }
 
 /// Reports keys that belong to another action and would have no effect.

@@ -476,6 +476,11 @@ fn print(said: &Result<ReloadOutcome, String>) -> ExitCode {
     ExitCode::from(outcome.code)
 }
 
+/// Root may ask for others, and needs no such advice.
+fn or_as_root(user: u32) -> &'static str {
+    if user == 0 { "" } else { ", or as root" }
+}
+
 fn ask(file: &Path, request: &[u8]) -> Result<ReloadOutcome, String> {
     let shown = file.display();
     let names = names(file).map_err(|error| format!("{shown}: {error}{}", others_served()))?;
@@ -488,7 +493,8 @@ fn ask(file: &Path, request: &[u8]) -> Result<ReloadOutcome, String> {
     match found.len() {
         0 => Err(format!(
             "no process of this user serves {shown}: `eyelet serve {shown}` starts one; ask \
-             another user's as that user, or as root{}",
+             another user's as that user{}{}",
+            or_as_root(process::user()),
             others_served()
         )),
         1 => found.pop().map_or(Err(String::new()), |(_, pid, stream)| {
@@ -550,6 +556,11 @@ fn converse(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_is_not_told_to_ask_as_root() {
+        assert_eq!([0, 1000].map(or_as_root), ["", ", or as root"]);
+    }
 
     #[test]
     fn only_whole_requests_are_understood() {

@@ -1,6 +1,5 @@
-//! The crates and what each may depend on, by name: the table of ARCHITECTURE.md.
+//! The crates and what each may depend on: the table of ARCHITECTURE.md. No list: anything.
 
-/// A crate is earned by a rule, and this is it: what each may depend on. No list: anything.
 pub const FLOORS: &[(&str, Option<&[&str]>)] = &[
     ("crates/wire", Some(&["rustls"])), // with the feature `testing` only
     (

@@ -124,7 +124,8 @@ fn by_the_other(name: &str, address: &str, is_tls: bool) -> String {
 fn by_the_command(name: &str, address: &str, _: bool) -> String {
     format!(
         "{name}: the command speaks TLS itself at {address}; have it speak plain HTTP, or start it \
-         by itself and serve it with `eyelet proxy {name}=https://{address}`"
+         by itself and serve it with `eyelet proxy {name}=https://localhost:PORT`, with its own \
+         port"
     )
 }
 
