@@ -140,7 +140,8 @@ mod tests {
         let expected = ["_sip.x-1.example", "plain.example"]
             .map(|name| [name.to_owned(), format!("{name}:8443"), format!("{name}:9443")]);
         let mut expected: Vec<_> = expected.as_flattened().iter().map(String::as_str).collect();
-        (entries.sort_unstable(), expected.sort_unstable());
+        entries.sort_unstable();
+        expected.sort_unstable();
         assert_eq!(entries, expected, "{list}");
         assert!(AllowList::read(&list).is_ok(), "{list}");
     }
