@@ -52,6 +52,14 @@ pub struct ProxiedClient {
     _task: CountedTask,
 }
 
+/// The refusal of a request, with the message of its rule.
+pub struct ProxiedRefusal<'a> {
+    /// The reason.
+    pub reason: Reason,
+    /// The message, if its rule has one.
+    pub message: Option<&'a str>,
+}
+
 /// A request that was read.
 pub struct ProxiedRequest {
     request: Request,
@@ -189,7 +197,7 @@ impl ProxiedClient {
         if is_over { Err(end) } else { Ok(()) }
     }
 
-    /// Refuses a request, and says why. `message` is that of the rule.
+    /// Refuses a request, and says why.
     ///
     /// # Errors
     /// The end of the connection, if the client may have sent a body, or asked to close.
@@ -198,7 +206,7 @@ impl ProxiedClient {
         http: &Rc<Http>,
         info: &ConnectionInfo,
         request: ProxiedRequest,
-        (reason, message): (Reason, Option<&str>),
+        ProxiedRefusal { reason, message }: ProxiedRefusal<'_>,
     ) -> Result<(), End> {
         let mut served = self.served(http, info, None, Vec::new());
         served.rule.intermediary = Intermediary::Proxy { message: message.map(Into::into) };

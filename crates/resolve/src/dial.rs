@@ -132,7 +132,7 @@ pub async fn dial<O: Owner>(
     let configured = matches!(target, DialTarget::Configured(_));
     let to_listener = check_loop(names, info, address, configured)?;
     let lacks = Cell::new(false);
-    let dial = dial_for(owner, names, (options, &lacks), to_listener);
+    let dial = Dial { to_listener, ..dial_for(owner, names, options, &lacks) };
     let connected = match is_of_other_family(&[address], options) {
         true => Err(End::failed(Reason::MixedFamilies)),
         false => dial.one(&address).await.map_err(|why| late_dial(dial.lacks_descriptor, why)),
@@ -143,16 +143,15 @@ pub async fn dial<O: Owner>(
 fn dial_for<'a, O>(
     owner: &'a O,
     names: &'a Names,
-    options: (&'a DialOptions<'a>, &'a Cell<bool>),
-    to_listener: bool,
+    options: &'a DialOptions<'a>,
+    lacks: &'a Cell<bool>,
 ) -> Dial<'a, O> {
-    let (options, lacks) = options;
     Dial {
         owner,
         loops: &names.shared.loops,
         shortages: &names.shortages,
         options,
-        to_listener,
+        to_listener: false,
         lacks_descriptor: options.lacks_descriptor.unwrap_or(lacks),
     }
 }
@@ -254,7 +253,7 @@ impl NamedTarget<'_> {
             to_listener |= check_loop(names, info, *address, self.guard.is_none())?;
         }
         let lacks = Cell::new(false);
-        let dial = dial_for(owner, names, (options, &lacks), to_listener);
+        let dial = Dial { to_listener, ..dial_for(owner, names, options, &lacks) };
         let doubts = Notify::new();
         let mut later = pin!(async {
             let found = lookup.later(names, &doubts).await;

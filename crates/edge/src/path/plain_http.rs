@@ -18,7 +18,7 @@ use eyelet_config::{
     Action, Host, HostPort, HttpAddress, HttpUpstream, Splice, SpliceUpstream, UpstreamHttp2,
 };
 use eyelet_engine::park;
-use eyelet_http::proxied::{self, ProxiedClient, ProxiedRequest, ProxiedRoute};
+use eyelet_http::proxied::{self, ProxiedClient, ProxiedRefusal, ProxiedRequest, ProxiedRoute};
 use eyelet_memory::budget::CountedBuffer;
 use eyelet_memory::interner::Name;
 use eyelet_telemetry::info::{ConnectionInfo, End};
@@ -106,7 +106,8 @@ async fn pass(
         Err(reason) => reason,
     };
     let message = connect::message(connection);
-    client.refuse(http, connection.info, request, (refused, message)).await
+    let refusal = ProxiedRefusal { reason: refused, message };
+    client.refuse(http, connection.info, request, refusal).await
 }
 
 /// True if no rule but a last refuse rule takes the request.

@@ -29,7 +29,7 @@ const CRATES_LEFT: &[(&str, usize)] = &[
     ("sandbox", 3),
     ("sys", 1),
     ("telemetry", 1),
-    ("tls", 6),
+    ("tls", 7),
     ("workers", 1),
 ];
 
