@@ -60,7 +60,7 @@ fn a_command_that_speaks_tls_itself_is_said() {
     let mut run = Talk::start(&mut network.eyelet(&words));
     run.hear("the command listens on");
     network.get("https://a.localhost:8443/");
-    run.hear("serve it with `eyelet proxy a.localhost=https://127.0.0.1:");
+    run.hear("serve it with `eyelet proxy a.localhost=https://localhost:PORT`, with its own port");
 }
 
 /// Only an application whose own requests fail is asked if it speaks TLS: it may log that.
