@@ -348,11 +348,11 @@ pub fn send_vectored(fd: impl AsFd, buffers: &[IoSlice<'_>]) -> io::Result<usize
     Ok(rustix::net::sendmsg(fd, buffers, &mut none, SendFlags::NOSIGNAL)?)
 }
 
-/// True if the error of a failed write was the socket's: no later call returns it, and a read finds
+/// True if a write failed by the peer's reset: no later call returns that error, and a read finds
 /// the end of a whole stream. A write behind the peer's FIN fails by EPIPE, and all before that FIN
 /// has come.
 pub fn has_lost_rest(error: &io::Error) -> bool {
-    error.kind() != io::ErrorKind::BrokenPipe
+    error.kind() == io::ErrorKind::ConnectionReset
 }
 
 /// Sends a FIN: no more bytes will be written.

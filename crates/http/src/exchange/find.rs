@@ -225,6 +225,8 @@ impl Exchange<'_, '_> {
         if let Some(dialling) = dialling {
             dialling.over(dialled.as_ref().ok());
         }
+        // A reload meanwhile may refuse the request.
+        self.newer_route(request)?;
         Ok(match dialled {
             Ok(Dialled::Http1(connection)) => Ok(Upstream::Http1(connection)),
             Ok(Dialled::Http2(made)) => match Http2Connection::ask(&made, request) {

@@ -156,13 +156,14 @@ impl ServedConnection {
                 }
             }
         }
-        if carries_secret && !self.route().is_ok_and(|own| own.leads_as(&route)) {
+        let leads_as_before = self.route().is_ok_and(|own| own.leads_as(&route));
+        if carries_secret && !leads_as_before {
             return GONE;
         }
         if route.asks_about_requests() {
             // Somebody has let it pass by this rule, or nobody was asked.
             let is_its = self.rule_name() == Some(http.labels.rule(route.rule));
-            return match is_its && self.asks_about_requests() {
+            return match is_its && leads_as_before && self.asks_about_requests() {
                 true => NewerRoute::Same,
                 false => GONE,
             };
