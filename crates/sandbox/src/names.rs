@@ -40,7 +40,7 @@ pub struct ResolvedNames {
     pub programs: BTreeMap<String, Option<String>>,
     /// Places that were dialled at ports that no entry has.
     pub dialled: BTreeMap<SocketAddr, Repeated>,
-    /// Questions for names, and such places, that were not noted, because too many were asked for.
+    /// Questions and dials that were not noted: there were too many.
     pub more: u64,
 }
 

@@ -68,8 +68,8 @@ pub fn ask(edge: &Edge, name: &str) -> (String, Duration) {
     (format!("{} {}", line["outcome"].as_str().unwrap(), line["reason"].as_str().unwrap()), took)
 }
 
-/// Has edges ask that remember nothing, until one takes less than this: a busy machine makes some
-/// slow, and a wait is in each. Returns what becomes of that hello.
+/// Asks edges that remember nothing, until one answers in less than `limit`. A busy machine makes
+/// some slow; a wait of the edge itself would be in each. Returns how that connection ends.
 pub fn ask_quickly(limit: Duration, start: impl Fn() -> Edge, name: &str) -> String {
     let mut asked = (0..TRIES).map(|_| ask(&start(), name));
     let quick = asked.find(|(_, took)| *took < limit);

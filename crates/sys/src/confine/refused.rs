@@ -73,32 +73,37 @@ fn refused(packet: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// Steps of a filter (linux/filter.h): a byte or four at a place, the same behind the header of
-/// IPv4, the length of that, a comparison with the steps to skip if it holds and if not, the end.
+/// Loads the byte at a place. This and what follows are the steps of a filter (linux/filter.h).
 const fn byte(at: u32) -> libc::sock_filter {
     step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, at, (0, 0))
 }
 
+/// Loads four bytes at a place.
 const fn four(at: u32) -> libc::sock_filter {
     step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, (0, 0))
 }
 
+/// Loads the byte at a place behind the header of IPv4.
 const fn byte_behind(at: u32) -> libc::sock_filter {
     step(libc::BPF_LD | libc::BPF_B | libc::BPF_IND, at, (0, 0))
 }
 
+/// Loads four bytes at a place behind the header of IPv4.
 const fn four_behind(at: u32) -> libc::sock_filter {
     step(libc::BPF_LD | libc::BPF_W | libc::BPF_IND, at, (0, 0))
 }
 
+/// Takes the length of the header of IPv4.
 const fn header_of_v4() -> libc::sock_filter {
     step(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, (0, 0))
 }
 
+/// Compares what was loaded. `skips` are the steps to skip if it is equal, and if not.
 const fn is(value: u32, skips: (u8, u8)) -> libc::sock_filter {
     step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, skips)
 }
 
+/// Ends, and passes so many bytes of the packet on. None: it is dropped.
 const fn end(bytes: usize) -> libc::sock_filter {
     step(libc::BPF_RET | libc::BPF_K, bytes as u32, (0, 0))
 }

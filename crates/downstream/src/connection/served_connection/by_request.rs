@@ -69,7 +69,7 @@ impl ServedConnection {
         request: &request::Parts,
         traits: RequestTraits<'_>,
     ) -> RequestRuling {
-        // It is for this request alone, whatever becomes of that.
+        // A verdict is for this request alone. A later one must not have it.
         let given = own.verdict.take();
         let held_by = given.as_ref().map(|given| &*given.key.rule).or(traits.held_by);
         let (rule, reason) = match verdict_on(&self.http, route, request, traits) {
